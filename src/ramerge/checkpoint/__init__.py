@@ -1,0 +1,1 @@
+"""Bytes to named tensors and back; knows nothing of merging."""

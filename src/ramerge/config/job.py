@@ -1,0 +1,60 @@
+"""What a merge is, after YAML, flags and API calls have become one and the same frozen value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+from ramerge._types import DType
+
+Scalar = float | int | bool | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """A value that runs linearly over the layers: anchors at evenly spaced depths (mergekit's list form)."""
+
+    anchors: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered:
+    """One arm of a conditional value: applies to tensors whose name contains ``pattern`` (None: all the rest)."""
+
+    pattern: str | None
+    value: Scalar | Gradient
+
+
+Setting = Scalar | Gradient | tuple[Filtered, ...]
+Settings = Mapping[str, Setting]
+_EMPTY: Settings = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class AgentJob:
+    """One agent: a short unique name, where it is, and its own parameters."""
+
+    name: str
+    source: str
+    parameters: Settings = _EMPTY
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A merge, ready to be planned. Order of ``agents`` is the order of the arithmetic."""
+
+    base: str | None
+    agents: tuple[AgentJob, ...]
+    method: str
+    parameters: Settings = _EMPTY
+    base_parameters: Settings = _EMPTY  # mergekit lets the base stand under `models` with parameters
+    preset: str | None = None
+    out_dtype: DType | None = None  # None: each tensor keeps the base's
+    nonfinite: Literal["error", "keep_base", "propagate"] = "error"
+    shard_size: int = 5_000_000_000  # bytes
+    exclude: tuple[str, ...] = ()  # name patterns copied from the base, not merged
+    tokenizer: Mapping[str, object] | None = None
+    chat_template: str | None = None
+    notes: tuple[str, ...] = field(default=())  # what the config reader must tell the user

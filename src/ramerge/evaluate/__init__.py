@@ -1,0 +1,1 @@
+"""Scores of models on task suites, through any OpenAI-compatible endpoint."""

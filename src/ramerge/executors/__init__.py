@@ -1,0 +1,1 @@
+"""Where chunks are worked on: local threads."""

@@ -1,0 +1,1 @@
+"""Numba kernels on raw element buffers: decode, compare, merge, encode."""

@@ -1,0 +1,1 @@
+"""The miniature study: real reinforcement learning, every method, honest statistics."""

@@ -1,0 +1,1 @@
+"""Reports from probe records: terminal tables and one self-contained HTML file."""
