@@ -2,7 +2,8 @@
 
 Everything works on 1-D ``uint8`` buffers and block scratch arrays, so that the loops vectorise. A slice of a
 2-D array is not provably contiguous to numba and silently falls back to scalar code, about 20 times slower:
-take a row first (``agents[t]``), then index it.
+take a row first (``agents[t]``), then index it. And ``h[start + i]`` makes numba check each index for being
+negative, which is scalar too: slice once, then count from 0.
 
 Codes are the integers of `CODES`; the working arrays are float32, or float64 where F64 is involved.
 """
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from numba import njit, types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 from ramerge._types import DType
 
@@ -106,86 +107,80 @@ def decode(raw, code, start, k, out):
         out: float32 or float64 ``[>= k]``; float64 is required for code F64.
     """
     if code == BF16:
-        h = raw.view(np.uint16)
+        h = raw.view(np.uint16)[start : start + k]
         for i in range(k):
-            out[i] = bf16_to_float(h[start + i])
+            out[i] = bf16_to_float(h[i])
     elif code == F16:
-        g = raw.view(np.uint16)
+        g = raw.view(np.uint16)[start : start + k]
         for i in range(k):
-            out[i] = f16_to_float(g[start + i])
+            out[i] = f16_to_float(g[i])
     elif code == F32:
-        f = raw.view(np.float32)
+        f = raw.view(np.float32)[start : start + k]
         for i in range(k):
-            out[i] = f[start + i]
+            out[i] = f[i]
     else:
-        d = raw.view(np.float64)
+        d = raw.view(np.float64)[start : start + k]
         for i in range(k):
-            out[i] = d[start + i]
+            out[i] = d[i]
+
+
+def narrow(value):
+    """A working number on its way to 32 bits or fewer: float32 as it is, float64 rounded to odd."""
+    raise AssertionError("compiled code only")
+
+
+@overload(narrow, inline="always")
+def _narrow(value):
+    if value == types.float32:
+        return lambda value: value
+    return lambda value: double_to_odd(value)
+
+
+@njit(**JIT)
+def encode(values, code, start, k, raw):
+    """Round ``values[:k]`` once, to nearest even, into elements [start, start + k) of ``raw``.
+
+    Args:
+        values: float32 or float64 ``[>= k]``.
+        code: one of `CODES`.
+        start: first element.
+        k: how many elements.
+        raw: uint8, contiguous.
+    """
+    if code == BF16:
+        h = raw.view(np.uint16)[start : start + k]
+        for i in range(k):
+            h[i] = float_to_bf16(narrow(values[i]))
+    elif code == F16:
+        g = raw.view(np.uint16)[start : start + k]
+        for i in range(k):
+            g[i] = float_to_f16(narrow(values[i]))
+    elif code == F32:
+        f = raw.view(np.float32)[start : start + k]
+        for i in range(k):
+            f[i] = np.float32(values[i])
+    else:
+        d = raw.view(np.float64)[start : start + k]
+        for i in range(k):
+            d[i] = values[i]
 
 
 @njit(inline="always", **JIT)
-def narrow(value):
-    """A working number on its way to 32 bits or fewer: float32 as it is, float64 rounded to odd."""
-    return double_to_odd(np.float64(value))
-
-
-@njit(**JIT)
-def encode32(values, code, start, k, raw):
-    """Round float32 ``values[:k]`` once into elements [start, start + k) of ``raw``."""
+def limit(code, wide):
+    """The smallest magnitude that rounds to infinity in a dtype (infinity itself where nothing does)."""
     if code == BF16:
-        h = raw.view(np.uint16)
-        for i in range(k):
-            h[start + i] = float_to_bf16(values[i])
-    elif code == F16:
-        g = raw.view(np.uint16)
-        for i in range(k):
-            g[start + i] = float_to_f16(values[i])
-    elif code == F32:
-        f = raw.view(np.float32)
-        for i in range(k):
-            f[start + i] = values[i]
-    else:
-        d = raw.view(np.float64)
-        for i in range(k):
-            d[start + i] = values[i]
+        return np.float64(3.3961775292304601e38)  # 2^128 - 2^119
+    if code == F16:
+        return np.float64(65520.0)
+    if code == F32 and wide:
+        return np.float64(3.4028235677973366e38)  # 2^128 - 2^103
+    return np.float64(np.inf)
 
 
-@njit(**JIT)
-def encode64(values, code, start, k, raw):
-    """Round float64 ``values[:k]`` once into elements [start, start + k) of ``raw``."""
-    if code == BF16:
-        h = raw.view(np.uint16)
-        for i in range(k):
-            h[start + i] = float_to_bf16(narrow(values[i]))
-    elif code == F16:
-        g = raw.view(np.uint16)
-        for i in range(k):
-            g[start + i] = float_to_f16(narrow(values[i]))
-    elif code == F32:
-        f = raw.view(np.float32)
-        for i in range(k):
-            f[start + i] = np.float32(values[i])
-    else:
-        d = raw.view(np.float64)
-        for i in range(k):
-            d[start + i] = values[i]
-
-
-@njit(**JIT)
-def nonfinite32(values, k):
-    """Whether any of float32 ``values[:k]`` is NaN or infinite. An or-reduction, so that it vectorises."""
+@njit(inline="always", **JIT)
+def unbounded(values, k, bound):
+    """Whether any of ``values[:k]`` is NaN or reaches ``bound`` in magnitude. A sum, so that it vectorises."""
     seen = np.uint32(0)
-    bits = values.view(np.uint32)
     for i in range(k):
-        seen |= (bits[i] & np.uint32(0x7F800000)) + np.uint32(0x00800000)
-    return (seen >> np.uint32(31)) != np.uint32(0)
-
-
-@njit(**JIT)
-def nonfinite64(values, k):
-    """Whether any of float64 ``values[:k]`` is NaN or infinite."""
-    seen = np.uint64(0)
-    bits = values.view(np.uint64)
-    for i in range(k):
-        seen |= (bits[i] & np.uint64(0x7FF0000000000000)) + np.uint64(0x0010000000000000)
-    return (seen >> np.uint64(63)) != np.uint64(0)
+        seen += np.uint32(not (abs(values[i]) < bound))
+    return seen != np.uint32(0)
