@@ -142,6 +142,12 @@ def load(base, base_code, agents, codes, o, k, epsilon, grid, auxiliary, x, thet
 
 
 @njit(**JIT)
+def decode_whole(raw, code, n, out):
+    """Elements [0, n) of ``raw`` as numbers."""
+    decode(raw, code, 0, n, out)
+
+
+@njit(**JIT)
 def count(base, base_code, agents, codes, n, epsilon, grid, auxiliary, scratch, counts, patterns):
     """Contributor patterns of one chunk, without merging. Arguments as in the kernels of `fuse`."""
     theta, x, pattern, contributors = scratch.theta, scratch.x, scratch.pattern, scratch.contributors
