@@ -20,7 +20,7 @@ class Gradient:
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """One arm of a conditional value, for tensors whose name contains ``pattern`` (None: the rest)."""
+    """One arm of a conditional value: tensors with ``pattern`` in their name (None: the rest)."""
 
     pattern: str | None
     value: Scalar | Gradient
