@@ -21,9 +21,8 @@ import math
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 Scalar = float | int | bool | str | None
@@ -187,13 +186,13 @@ class MethodInfo:
 
     name: str
     signature: Signature
-    presets: Mapping[str, Mapping[str, Scalar]] = MappingProxyType({})
-    aliases: Mapping[str, str | None] = MappingProxyType({})
+    presets: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
+    aliases: Mapping[str, str | None] = field(default_factory=dict)
     base: Literal["required", "optional", "member"] = "required"
     min_agents: int = 1
     max_agents: int | None = None
     summary: str = ""
-    ignored: Mapping[str, str] = MappingProxyType({})
+    ignored: Mapping[str, str] = field(default_factory=dict)
 
 
 Methods = Mapping[str, MethodInfo]
