@@ -70,32 +70,30 @@ def test_no_arguments_is_help(capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "message", "hint"),
     [
-        (
-            ["mrege"],
-            "error: there is no command `mrege`\n\nhint: did you mean `merge`?\n",
-        ),
+        (["mrege"], "there is no command `mrege`", "did you mean `merge`?"),
         (
             ["merge", "--out", "x"],
-            "error: nothing to merge: neither a CONFIG.yml nor --base and --agent given"
-            "\n\nhint: name a CONFIG.yml, or --base B --agent A1 --agent A2\n",
+            "nothing to merge: neither a CONFIG.yml nor --base and --agent given",
+            "name a CONFIG.yml, or --base B --agent A1 --agent A2",
         ),
         (
             ["merge", "--base", "b", "--agent", "a", "--set", "r", "--out", "x"],
-            "error: `--set r` is not of the form KEY=VALUE\n\nhint: for example --set r=0.2\n",
+            "`--set r` is not of the form KEY=VALUE",
+            "for example --set r=0.2",
         ),
         (
             ["merge", "--base", "b", "--agent", "a"],
-            "error: missing option '--out' / '-o'"
-            "\n\nhint: `ramerge merge --help` lists what it takes\n",
+            "missing option '--out' / '-o'",
+            "`ramerge merge --help` lists what it takes",
         ),
     ],
 )
-def test_usage_errors_are_exit_2_with_a_way_out(arguments, message, capsys):
+def test_usage_errors_are_exit_2_with_a_way_out(arguments, message, hint, capsys):
     assert run(arguments) == 2
     captured = capsys.readouterr()
-    assert captured.err == message
+    assert captured.err == f"error: {message}\n\nhint: {hint}\n"
     assert captured.out == ""
 
 
