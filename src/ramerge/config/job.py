@@ -7,21 +7,20 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
+from ramerge._signature import Scalar
 from ramerge._types import DType
-
-Scalar = float | int | bool | str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """A value that runs linearly over the layers: anchors at evenly spaced depths (mergekit's list form)."""
+    """A value that runs linearly over the layers; anchors at evenly spaced depths (a YAML list)."""
 
     anchors: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """One arm of a conditional value: applies to tensors whose name contains ``pattern`` (None: all the rest)."""
+    """One arm of a conditional value, for tensors whose name contains ``pattern`` (None: the rest)."""
 
     pattern: str | None
     value: Scalar | Gradient
@@ -49,7 +48,7 @@ class Job:
     agents: tuple[AgentJob, ...]
     method: str
     parameters: Settings = _EMPTY
-    base_parameters: Settings = _EMPTY  # mergekit lets the base stand under `models` with parameters
+    base_parameters: Settings = _EMPTY  # the base may stand under `models`, with parameters
     preset: str | None = None
     out_dtype: DType | None = None  # None: each tensor keeps the base's
     nonfinite: Literal["error", "keep_base", "propagate"] = "error"

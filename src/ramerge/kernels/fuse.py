@@ -13,7 +13,7 @@ kernel over raw buffers of any mix of dtypes. The rule sees numbers and never by
 * ``start``         index of the first one within its tensor (for random streams)
 * ``coef``          the method's coefficients: a NamedTuple of arrays, in the working dtype where they are numbers
 * ``out``           float ``[BLOCK]``, to be filled; read only where the rule is in force
-* ``spare``         float ``[BLOCK]``, free for the rule's own use (an array made inside costs vectorisation)
+* ``spare``         float ``[4, BLOCK]``, free for the rule's own use (an array made inside costs vectorisation)
 
 Where no agent changed an element the base's own bits are kept, unless the rule is registered with
 ``everywhere=True`` (averages of absolute values, interpolations).
@@ -28,6 +28,7 @@ import hashlib
 import inspect
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,7 +64,7 @@ class Scratch(NamedTuple):
     theta: Any  # float [N, BLOCK]
     x: Any  # float [BLOCK]
     y: Any  # float [BLOCK]
-    spare: Any  # float [BLOCK]
+    spare: Any  # float [4, BLOCK]
     pattern: Any  # uint32 [BLOCK]
     contributors: Any  # uint32 [BLOCK]
 
@@ -71,9 +72,13 @@ class Scratch(NamedTuple):
 def scratch(agents: int, *, wide: bool) -> Scratch:
     """Working arrays for ``agents`` agents, in float64 where ``wide``."""
     real = np.float64 if wide else np.float32
-    blocks = [np.empty(BLOCK, real) for _ in range(3)]
     return Scratch(
-        np.empty((agents, BLOCK), real), *blocks, np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32)
+        theta=np.empty((agents, BLOCK), real),
+        x=np.empty(BLOCK, real),
+        y=np.empty(BLOCK, real),
+        spare=np.empty((4, BLOCK), real),
+        pattern=np.empty(BLOCK, np.uint32),
+        contributors=np.empty(BLOCK, np.uint32),
     )
 
 
@@ -118,7 +123,7 @@ def tally(pattern, k, agents, counts):
 
 
 @njit(inline="always", **JIT)
-def load(base, base_code, agents, codes, o, k, epsilon, grid, x, theta, pattern, contributors):
+def load(base, base_code, agents, codes, o, k, epsilon, grid, auxiliary, x, theta, pattern, contributors):
     """Decode and compare one block; returns the flags of non-finite inputs."""
     decode(base, base_code, o, k, x)
     flags = BASE_NONFINITE if unbounded(x, k, np.inf) else np.uint64(0)
@@ -130,22 +135,30 @@ def load(base, base_code, agents, codes, o, k, epsilon, grid, x, theta, pattern,
         decode(agents[t], codes[t], o, k, a)
         if unbounded(a, k, np.inf):
             flags |= np.uint64(1) << np.uint64(AGENT_SHIFT + t)
-        compare(x, a, k, epsilon, grid, base_code, np.uint32(1) << np.uint32(t), pattern, contributors)
+        if t < agents.shape[0] - auxiliary:
+            bit = np.uint32(1) << np.uint32(t)
+            compare(x, a, k, epsilon, grid, base_code, bit, pattern, contributors)
     return flags
 
 
 @njit(**JIT)
-def count(base, base_code, agents, codes, n, epsilon, grid, scratch, counts, patterns):
+def decode_whole(raw, code, n, out):
+    """Elements [0, n) of ``raw`` as numbers."""
+    decode(raw, code, 0, n, out)
+
+
+@njit(**JIT)
+def count(base, base_code, agents, codes, n, epsilon, grid, auxiliary, scratch, counts, patterns):
     """Contributor patterns of one chunk, without merging. Arguments as in the kernels of `fuse`."""
     theta, x, pattern, contributors = scratch.theta, scratch.x, scratch.pattern, scratch.contributors
     flags = np.uint64(0)
     for o in range(0, n, BLOCK):
         k = min(BLOCK, n - o)
-        flags |= load(base, base_code, agents, codes, o, k, epsilon, grid, x, theta, pattern, contributors)
+        flags |= load(base, base_code, agents, codes, o, k, epsilon, grid, auxiliary, x, theta, pattern, contributors)
         if patterns.size:
             patterns[o : o + k] = pattern[:k]
         else:
-            tally(pattern, k, agents.shape[0], counts)
+            tally(pattern, k, agents.shape[0] - auxiliary, counts)
     return flags
 
 
@@ -154,12 +167,13 @@ def fuse(rule: Callable[..., None], *, everywhere: bool = False) -> Callable[...
     """Compile ``rule`` into a kernel over raw chunks.
 
     Returns:
-        ``kernel(base, base_code, agents, codes, n, start, epsilon, grid, coef, out, out_code,
-        scratch, counts, patterns) -> flags`` where
+        ``kernel(base, base_code, agents, codes, n, start, epsilon, grid, auxiliary, coef, out,
+        out_code, scratch, counts, patterns) -> flags`` where
 
         * ``base`` uint8, ``agents`` uint8 ``[N, capacity]``, ``codes`` int64 ``[N]``: raw inputs and their dtypes
         * ``n`` elements in the chunk, ``start`` the first one's index in its tensor
         * ``epsilon`` in the working dtype, ``grid`` bool: the mask
+        * ``auxiliary``: that many of the last streams are not agents (Fisher weights) and are never compared
         * ``out`` uint8, may not overlap an input
         * ``scratch``: a `Scratch`, one per thread; its dtype is the working dtype
         * ``counts`` int64 ``[2^N]`` is added to; or ``patterns`` uint32 ``[n]`` is filled where its size is not 0
@@ -167,11 +181,13 @@ def fuse(rule: Callable[..., None], *, everywhere: bool = False) -> Callable[...
     """
     body = register_jitable(rule)
     # numba's disk cache keys a closure by its cells: the digest makes an edited rule a new kernel.
-    digest = hashlib.sha256(inspect.getsource(rule).encode()).hexdigest()
+    sources = [inspect.getsourcefile(rule) or "", *sorted(map(str, Path(__file__).parent.glob("*.py")))]
+    digest = hashlib.sha256(b"".join(Path(s).read_bytes() for s in sources)).hexdigest()
 
     @njit(**JIT)
     def kernel(
-        base, base_code, agents, codes, n, start, epsilon, grid, coef, out, out_code, scratch, counts, patterns
+        base, base_code, agents, codes, n, start, epsilon, grid, auxiliary, coef, out, out_code, scratch,
+        counts, patterns
     ):
         _ = digest
         theta, x, y, spare = scratch.theta, scratch.x, scratch.y, scratch.spare
@@ -180,11 +196,11 @@ def fuse(rule: Callable[..., None], *, everywhere: bool = False) -> Callable[...
         flags = np.uint64(0)
         for o in range(0, n, BLOCK):
             k = min(BLOCK, n - o)
-            flags |= load(base, base_code, agents, codes, o, k, epsilon, grid, x, theta, pattern, contributors)
+            flags |= load(base, base_code, agents, codes, o, k, epsilon, grid, auxiliary, x, theta, pattern, contributors)
             if patterns.size:
                 patterns[o : o + k] = pattern[:k]
             else:
-                tally(pattern, k, agents.shape[0], counts)
+                tally(pattern, k, agents.shape[0] - auxiliary, counts)
             body(x, theta, pattern, contributors, k, start + o, coef, y, spare)
             # Where nothing changed, or the change came out as zero, the base's own bits stay (-0.0 included).
             for i in range(k):

@@ -1,0 +1,477 @@
+"""The merge itself: one loop over chunks, read from every model, merged, written.
+
+    for tensor in plan: for chunk of tensor:          (several threads, each with its own buffers)
+        read the base's and the agents' bytes  ->  kernel: decode, compare, count, merge, encode  ->  write
+
+Nothing here is ever as large as a tensor. A chunk is `plan.CHUNK` elements; results are added up in the order of
+tensors and chunks, whatever thread made them, so the output depends on neither threads nor chunk size.
+
+**RAM+ in one read.** λ depends on counts over the whole model, which are known only after everything was read. So λ is
+guessed from a sample, the merge runs with the guess while counting exactly, and if the exact λ is the guessed one (it is
+whenever ρ is clipped), the output is final. Tensors whose guess was wrong, or too uncertain to try, are merged in a
+second pass. A sample may pick the guess and never the result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from ramerge import numeric
+from ramerge._errors import IncompatibleError
+from ramerge._types import Bytes, F64, I64, Json
+from ramerge.checkpoint.base import Checkpoint, Sink
+from ramerge.kernels import codec, fuse, sample
+from ramerge.methods.base import Context
+from ramerge.plan import CHUNK, Plan, TensorPlan
+from ramerge.probes.overlap import Overlap
+
+R = TypeVar("R")
+Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, phase
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Elements [start, stop) of one tensor; ``last`` marks a tensor's final chunk."""
+
+    tensor: TensorPlan
+    start: int
+    stop: int
+
+    @property
+    def last(self) -> bool:
+        """Whether the tensor ends here."""
+        return self.stop == self.tensor.output.elements
+
+
+class Executor(Protocol):
+    """Runs ``work`` over tasks on some threads and yields the results in the order of the tasks."""
+
+    def __call__(
+        self, tasks: Iterable[Task], make: Callable[[], Worker], work: Callable[[Worker, Task], R]
+    ) -> Iterator[tuple[Task, R]]:
+        """Run everything; the first exception stops the rest and is raised."""
+        ...
+
+
+class Observer(Protocol):
+    """Told of every raw piece that was read, in file order per file (hashing)."""
+
+    def __call__(self, stream: int, name: str, start: int, data: Bytes) -> None:
+        """``stream`` 0 is the base, 1 + t agent t."""
+        ...
+
+
+def ignore(stream: int, name: str, start: int, data: Bytes) -> None:
+    """The observer that observes nothing."""
+
+
+class Worker:
+    """The reused buffers of one thread, and how a chunk gets into them.
+
+    ``base`` and ``out`` are uint8 ``[capacity]``, ``agents`` uint8 ``[N, capacity]``, capacity = chunk · itemsize.
+    """
+
+    def __init__(self, plan: Plan, chunk: int, observe: Observer = ignore) -> None:
+        specs = [s for t in plan.tensors for s in (t.output, t.base, *t.agents, *t.auxiliary) if s is not None]
+        largest = max((s.dtype.itemsize for s in specs), default=1)
+        longest = max((t.output.elements for t in plan.tensors), default=0)
+        capacity = -(-min(chunk, max(longest, 1)) * largest // 64) * 64
+        streams = len(plan.agents) + len(plan.auxiliary)
+        self.plan, self.observe = plan, observe
+        self.base, self.out = np.empty(capacity, np.uint8), np.empty(capacity, np.uint8)
+        self.agents = np.empty((streams, capacity), np.uint8)
+        self.codes = np.zeros(streams, np.int64)
+        self.patterns = np.empty(chunk if len(plan.agents) > fuse.MAX_DENSE else 0, np.uint32)
+        self._scratch = {wide: fuse.scratch(streams, wide=wide) for wide in {t.wide for t in plan.tensors}}
+        self.real: type[np.floating[Any]] = np.float32
+        self.base_code = 0
+        self.n = 0
+
+    @property
+    def scratch(self) -> fuse.Scratch:
+        """Working arrays in the current tensor's working dtype."""
+        return self._scratch[self.real is np.float64]
+
+    def read(self, task: Task) -> None:
+        """Fill the buffers with the task's elements of every model."""
+        tensor, plan = task.tensor, self.plan
+        self.n = task.stop - task.start
+        self.real = np.float64 if tensor.wide else np.float32
+        self.base_code = codec.CODES.get(tensor.base.dtype, -1)
+        base = self._fill(0, plan.base, tensor.base, task, self.base)
+        for t, (checkpoint, spec) in enumerate(
+            zip((*plan.agents, *plan.auxiliary), (*tensor.agents, *tensor.auxiliary), strict=False)
+        ):
+            if spec is None:  # stands for the base here
+                self.agents[t, : base.size] = base
+                self.codes[t] = self.base_code
+            else:
+                self._fill(1 + t, checkpoint, spec, task, self.agents[t])
+                self.codes[t] = codec.CODES.get(spec.dtype, -1)
+
+    def _fill(self, stream: int, checkpoint: Checkpoint, spec: Any, task: Task, room: Bytes) -> Bytes:
+        piece = room[: self.n * spec.dtype.itemsize]
+        checkpoint.read(spec.name, task.start, task.stop, piece)
+        self.observe(stream, spec.name, task.start, piece)
+        return piece
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRecord:
+    """What one chunk left behind. ``sums`` and ``tallies`` as in `kernels.sample.diagnose`; per sampled block."""
+
+    overlap: Overlap
+    sums: tuple[F64, ...] = ()
+    tallies: I64 | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRecord:
+    """What one tensor left behind.
+
+    Attributes:
+        overlap: exact contributor patterns.
+        lambdas: the λ it was merged with; None when it was only counted.
+        moved: per agent, Σ (merged - base)·τ over sampled unique elements.
+        squared: per agent, Σ τ² over them.
+        tallies: ``[1 + N][2]``: sampled changed elements, and those lost to rounding; row 0 of any agent.
+    """
+
+    overlap: Overlap
+    lambdas: tuple[float, ...] | None
+    moved: tuple[float, ...] = ()
+    squared: tuple[float, ...] = ()
+    tallies: tuple[tuple[int, int], ...] = ()
+
+    def to_json(self) -> Json:
+        """For the journal; floats survive exactly."""
+        return {
+            "overlap": self.overlap.to_json(),
+            "lambdas": self.lambdas,
+            "moved": self.moved,
+            "squared": self.squared,
+            "tallies": self.tallies,
+        }
+
+    @classmethod
+    def from_json(cls, agents: int, record: Mapping[str, Any]) -> TensorRecord:
+        """Inverse of `to_json`."""
+        return cls(
+            Overlap.from_json(agents, record["overlap"]),
+            tuple(record["lambdas"]),
+            tuple(record["moved"]),
+            tuple(record["squared"]),
+            tuple((a, b) for a, b in record["tallies"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Everything a merge learned. ``lambdas`` per scope group; ``passes`` over the inputs, probes included."""
+
+    records: Mapping[str, TensorRecord]
+    lambdas: Mapping[str, tuple[float, ...]]
+    passes: int
+    bytes_read: int
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def tasks(tensors: Iterable[TensorPlan], chunk: int) -> Iterator[Task]:
+    """All chunks of all tensors, in order. An empty tensor has one empty task."""
+    for tensor in tensors:
+        n = tensor.output.elements
+        for start in range(0, max(n, 1), chunk):
+            yield Task(tensor, start, min(start + chunk, n))
+
+
+def merge(
+    plan: Plan,
+    sink: Sink,
+    *,
+    run: Executor,
+    chunk: int = CHUNK,
+    observe: Observer = ignore,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Run a plan.
+
+    Args:
+        plan: what to do.
+        sink: where merged bytes go; tensors it reports as finished are not computed again.
+        run: the executor.
+        chunk: elements per task, a multiple of `kernels.fuse.BLOCK`.
+        observe: told of every piece of the first full pass.
+        progress: called with bytes done, bytes in all and a phase.
+
+    Raises:
+        NumericError: NaN, infinity or overflow, against the policy.
+        IncompatibleError: data that only looked compatible (integer tensors that differ, untied heads).
+        OutputError: from the sink.
+    """
+    assert chunk % fuse.BLOCK == 0, "chunks must hold whole blocks, or results would depend on them"
+    loop = Loop(plan, sink, run, chunk, progress)
+    numeric.check_tied(plan, chunk)
+    facts = loop.probe()
+    guess, sure = loop.guess()
+    records = {name: TensorRecord.from_json(len(plan.agents), r) for name, r in sink.finished.items()}
+    todo = [t for t in plan.tensors if t.name not in records]
+    records |= loop.sweep(todo, {g: lam for g, lam in guess.items() if g in sure}, facts, observe, "merge")
+    exact = loop.exact_lambdas(records)
+    again = [t for t in plan.merged if records[t.name].lambdas != exact[t.group]]
+    if again:
+        records |= loop.sweep(again, exact, facts, ignore, "merge again")
+    return Outcome(records, exact, loop.passes, loop.bytes_read, facts)
+
+
+class Loop:
+    """State of one run: the passes share buffers' sizes, progress and byte counts."""
+
+    def __init__(
+        self, plan: Plan, sink: Sink, run: Executor, chunk: int, progress: Progress | None
+    ) -> None:
+        self.plan, self.sink, self.run, self.chunk, self.progress = plan, sink, run, chunk, progress
+        self.passes = 0
+        self.bytes_read = 0
+        self._lambda = plan.method.lambdas
+
+    def probe(self) -> dict[str, Any]:
+        """Run the probe passes that the method needs; results by name."""
+        facts: dict[str, Any] = {}
+        for make in self.plan.method.needs:
+            probe = make(self.plan.values)
+
+            def visit(worker: Worker, task: Task, probe: Any = probe) -> Any:
+                worker.read(task)
+                return probe.visit(worker, task, facts)
+
+            steps = self._stream(self.plan.merged, visit, ignore, probe.name)
+            facts[probe.name] = probe.fold(((t.tensor.output, t.start, r) for t, r in steps), facts)
+        return facts
+
+    def guess(self) -> tuple[dict[str, tuple[float, ...]], set[str]]:
+        """λ per group from a sample, and the groups where it is safe to merge with it at once.
+
+        Safe means that λ stays the same when the sampled unique counts are off by a quarter either way.
+        """
+        plan, rule = self.plan, self._lambda
+        groups = {t.group: t for t in plan.merged}
+        if rule is None:
+            return dict.fromkeys(groups, ()), set(groups)
+        sampled = self._sampled_overlap()
+        lambdas = {g: rule(o, groups[g].values) for g, o in sampled.items()}
+        sure = {
+            g
+            for g, o in sampled.items()
+            if all(rule(o.with_unique_scaled(f), groups[g].values) == lambdas[g] for f in (0.75, 1.34))
+        }
+        return lambdas, sure
+
+    def _sampled_overlap(self) -> dict[str, Overlap]:
+        plan, agents = self.plan, len(self.plan.agents)
+        worker = Worker(plan, fuse.BLOCK)
+        parts: dict[str, list[Overlap]] = {}
+        for tensor in plan.merged:
+            n = tensor.output.elements
+            for at in sample.blocks(n, most=16):
+                task = Task(tensor, int(at), min(int(at) + fuse.BLOCK, n))
+                worker.read(task)
+                parts.setdefault(tensor.group, []).append(count(worker, task))
+            parts.setdefault(tensor.group, [])
+        return {g: Overlap.total(agents, p) for g, p in parts.items()}
+
+    def exact_lambdas(self, records: Mapping[str, TensorRecord]) -> dict[str, tuple[float, ...]]:
+        """λ per group from the exact counts of all its tensors."""
+        parts: dict[str, list[Overlap]] = {}
+        values = {}
+        for tensor in self.plan.merged:
+            parts.setdefault(tensor.group, []).append(records[tensor.name].overlap)
+            values[tensor.group] = tensor.values
+        if self._lambda is None:
+            return dict.fromkeys(parts, ())
+        agents = len(self.plan.agents)
+        return {g: self._lambda(Overlap.total(agents, p), values[g]) for g, p in parts.items()}
+
+    def sweep(
+        self,
+        tensors: Sequence[TensorPlan],
+        lambdas: Mapping[str, tuple[float, ...]],
+        facts: Mapping[str, Any],
+        observe: Observer,
+        phase: str,
+    ) -> dict[str, TensorRecord]:
+        """One pass: merge the tensors whose group has a λ, only count the others; returns their records."""
+        plan, sink = self.plan, self.sink
+
+        def work(worker: Worker, task: Task) -> ChunkRecord:
+            worker.read(task)
+            if task.tensor.action == "copy":
+                return copy(worker, task, sink)
+            if task.tensor.action == "merge" and task.tensor.group not in lambdas:
+                return ChunkRecord(count(worker, task))
+            return merge_chunk(worker, task, lambdas.get(task.tensor.group, ()), facts, sink)
+
+        records: dict[str, TensorRecord] = {}
+        pending: list[ChunkRecord] = []
+        for task, record in self._stream(tensors, work, observe, phase):
+            pending.append(record)
+            if task.last:
+                used = lambdas.get(task.tensor.group) if task.tensor.action == "merge" else ()
+                records[task.tensor.name] = whole = fold(len(plan.agents), pending, used)
+                pending = []
+                if used is not None:
+                    sink.finish(task.tensor.name, whole.to_json())
+        return records
+
+    def _stream(
+        self,
+        tensors: Sequence[TensorPlan],
+        work: Callable[[Worker, Task], R],
+        observe: Observer,
+        phase: str,
+    ) -> Iterator[tuple[Task, R]]:
+        total = sum(t.bytes_read for t in tensors)
+        done = 0
+        self.passes += bool(tensors)
+        for task, result in self.run(
+            tasks(tensors, self.chunk), lambda: Worker(self.plan, self.chunk, observe), work
+        ):
+            yield task, result
+            tensor = task.tensor
+            share = (task.stop - task.start) / max(tensor.output.elements, 1)
+            done += round(tensor.bytes_read * share)
+            if self.progress:
+                self.progress(done, total, phase)
+        self.bytes_read += total
+
+
+def count(worker: Worker, task: Task) -> Overlap:
+    """Contributor patterns of the chunk in the worker's buffers."""
+    w, plan = worker, worker.plan
+
+    def run() -> tuple[int, I64]:
+        table = _table(w)
+        flags = fuse.count(
+            w.base, w.base_code, w.agents, w.codes, w.n, w.real(plan.epsilon), plan.grid,
+            len(plan.auxiliary), w.scratch, table, w.patterns[: w.n],
+        )  # fmt: skip
+        return flags, table
+
+    return _overlap(w, numeric.settle(w, task, run, None))
+
+
+def _table(worker: Worker) -> I64:
+    """Room for dense pattern counts; empty where patterns are listed instead."""
+    return np.zeros(0 if worker.patterns.size else 1 << len(worker.plan.agents), np.int64)
+
+
+def _overlap(worker: Worker, table: I64) -> Overlap:
+    agents = len(worker.plan.agents)
+    if table.size:
+        return Overlap.from_table(agents, table)
+    return Overlap.from_patterns(agents, worker.patterns[: worker.n])
+
+
+def copy(worker: Worker, task: Task, sink: Sink) -> ChunkRecord:
+    """Write the base's bytes, after comparing every agent's: integers are never averaged (SPEC 5)."""
+    tensor = task.tensor
+    piece = worker.base[: worker.n * tensor.base.dtype.itemsize]
+    for t, spec in enumerate(tensor.agents):
+        if spec is not None and not np.array_equal(worker.agents[t, : piece.size], piece):
+            raise IncompatibleError(
+                f"`{tensor.name}` ({tensor.base.dtype.name}) differs between the base and agent"
+                f" `{worker.plan.agent_names[t]}`, and tensors of this type are never averaged",
+                hint="leave it out of the merge with `exclude`, which keeps the base's",
+            )
+    sink.write(tensor.name, task.start, piece)
+    return ChunkRecord(Overlap(len(worker.plan.agents)))
+
+
+def merge_chunk(
+    worker: Worker,
+    task: Task,
+    lambdas: tuple[float, ...],
+    facts: Mapping[str, Any],
+    sink: Sink,
+) -> ChunkRecord:
+    """Merge the chunk in the worker's buffers, write it, and sample what became of it."""
+    w, plan, tensor = worker, worker.plan, task.tensor
+    out_code = codec.CODES[tensor.output.dtype]
+    piece = w.out[: w.n * tensor.output.dtype.itemsize]
+    kernel, coefficients = recipe(w, task, lambdas, facts)
+
+    def run() -> tuple[int, I64]:
+        table = _table(w)
+        flags = kernel(
+            w.base, w.base_code, w.agents, w.codes, w.n, task.start, w.real(plan.epsilon), plan.grid,
+            len(plan.auxiliary), coefficients, w.out, out_code, w.scratch, table, w.patterns[: w.n],
+        )  # fmt: skip
+        return flags, table
+
+    table = numeric.settle(w, task, run, piece)
+    sink.write(tensor.name, task.start, piece)
+    if tensor.action == "keep":
+        return ChunkRecord(Overlap(len(plan.agents)))
+    return ChunkRecord(_overlap(w, table), *diagnose(w, task, out_code))
+
+
+def recipe(
+    worker: Worker, task: Task, lambdas: tuple[float, ...], facts: Mapping[str, Any]
+) -> tuple[Callable[..., int], Any]:
+    """The kernel of a task, and the coefficients that it applies."""
+    method, tensor = worker.plan.method, task.tensor
+    if tensor.action == "keep":
+        return fuse.fuse(keep_base, everywhere=False), ()
+    context = Context(
+        tensor=tensor.output,
+        agents=len(worker.plan.agents),
+        start=task.start,
+        elements=task.stop - task.start,
+        real=worker.real,
+        lambdas=lambdas,
+        facts=facts,
+    )
+    if method.rule is None:
+        return whole_tensor_kernel(method, tensor), context
+    kernel = fuse.fuse(method.rule(tensor.values), everywhere=method.everywhere)
+    return kernel, method.coefficients(context, tensor.values)
+
+
+def keep_base(x, theta, pattern, contributors, k, start, coef, out, spare):  # type: ignore[no-untyped-def]
+    """Block rule of excluded tensors: the base's values."""
+    for i in range(k):
+        out[i] = x[i]
+
+
+def diagnose(worker: Worker, task: Task, out_code: int) -> tuple[tuple[F64, ...], I64]:
+    """Sampled blocks of the merged chunk: partial sums per block, tallies over all of them."""
+    w, plan, agents = worker, worker.plan, len(worker.plan.agents)
+    starts = sample.blocks(task.tensor.output.elements)
+    partial = []
+    tallies = np.zeros((1 + agents, 2), np.int64)
+    for start in starts[(starts >= task.start) & (starts < task.stop)]:
+        sums = np.zeros((2, agents))
+        at = int(start) - task.start
+        sample.diagnose(
+            w.base, w.base_code, w.agents, w.codes, at, min(fuse.BLOCK, w.n - at), w.real(plan.epsilon),
+            plan.grid, len(plan.auxiliary), w.out, out_code, w.scratch, sums, tallies,
+        )  # fmt: skip
+        partial.append(sums)
+    return tuple(partial), tallies
+
+
+def fold(agents: int, chunks: Sequence[ChunkRecord], lambdas: tuple[float, ...] | None) -> TensorRecord:
+    """One record for a tensor. Float sums are exact over the fixed blocks, whatever chunks they lay in."""
+    blocks = [block for chunk in chunks for block in chunk.sums]
+    tallies = sum((c.tallies for c in chunks if c.tallies is not None), np.zeros((1 + agents, 2), np.int64))
+    return TensorRecord(
+        overlap=Overlap.total(agents, (c.overlap for c in chunks)),
+        lambdas=lambdas,
+        moved=tuple(math.fsum(b[0, t] for b in blocks) for t in range(agents)),
+        squared=tuple(math.fsum(b[1, t] for b in blocks) for t in range(agents)),
+        tallies=tuple((int(a), int(b)) for a, b in tallies),
+    )

@@ -1,0 +1,26 @@
+"""The list of merge methods. Importing this module imports every method file, so that each registers itself."""
+
+from __future__ import annotations
+
+from ramerge._errors import ConfigError, nearest
+from ramerge.methods import ram as _ram
+from ramerge.methods.base import METHODS, Method
+
+__all__ = ["METHODS", "find"]
+_ = (_ram,)
+
+
+def find(name: str) -> tuple[Method, str | None]:
+    """The method called ``name``, and the preset that an alias stands for.
+
+    Raises:
+        ConfigError: no such method; the hint has the nearest name.
+    """
+    if name in METHODS:
+        return METHODS[name], None
+    for method in METHODS.values():
+        if name in method.aliases:
+            return method, method.aliases[name]
+    close = nearest(name, [*METHODS, *(a for m in METHODS.values() for a in m.aliases)])
+    hint = f"did you mean `{close}`?" if close else "`ramerge methods` lists them"
+    raise ConfigError(f"unknown merge method `{name}`", hint=hint)
