@@ -1,0 +1,151 @@
+"""Options that several commands share, and how their texts become arguments of the API."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ramerge._errors import ConfigError
+
+Config = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="CONFIG.yml",
+        help="A merge in mergekit's YAML; or give it by flags.",
+        show_default=False,
+    ),
+]
+Base = Annotated[
+    str | None,
+    typer.Option(
+        "--base",
+        metavar="MODEL",
+        help="The agents' common origin: a directory, a .safetensors file or a Hub id[@revision].",
+    ),
+]
+Agents = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--agent",
+        metavar="[NAME=]MODEL",
+        help="A fine-tuned model; repeat for each, in the order of the arithmetic.",
+    ),
+]
+MethodName = Annotated[
+    str | None, typer.Option("--method", help="How to merge; `ramerge methods` lists them.")
+]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A parameter, as r=0.2; AGENT.KEY=VALUE for one agent. Repeatable.",
+    ),
+]
+Preset = Annotated[
+    str | None, typer.Option("--preset", help="A named set of defaults, as `paper` or `mergekit`.")
+]
+OutDtype = Annotated[
+    str | None,
+    typer.Option(
+        "--out-dtype",
+        metavar="DTYPE",
+        help="Store all tensors so (bfloat16, float32 ...). Default: as the base does.",
+        show_default=False,
+    ),
+]
+ShardSize = Annotated[
+    str | None,
+    typer.Option(
+        "--shard-size", metavar="SIZE", help="Largest output file, as 5GB.", show_default=False
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        "--threads",
+        metavar="N",
+        min=1,
+        help="Worker threads. Default: one per core.",
+        show_default=False,
+    ),
+]
+Memory = Annotated[
+    str,
+    typer.Option(
+        "--memory", metavar="SIZE", help="Budget for buffers, as 500MB. Never changes the result."
+    ),
+]
+AllowPickle = Annotated[
+    bool,
+    typer.Option("--allow-pickle", help="Read .bin and .pt inputs, with a restricted unpickler."),
+]
+AllowRemoteCode = Annotated[
+    bool, typer.Option("--allow-remote-code", help="Copy the base's Python files into the output.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+
+
+def split_assignments(assignments: list[str]) -> dict[str, Any]:
+    """`["r=0.2", "coder.weight=0.5"]` as a mapping, with numbers where the text is one.
+
+    Raises:
+        ConfigError: no ``=``, an empty key or a key given twice.
+    """
+    parameters: dict[str, Any] = {}
+    for text in assignments:
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or not key or not value:
+            raise ConfigError(
+                f"`--set {text}` is not of the form KEY=VALUE", hint="for example --set r=0.2"
+            )
+        if key in parameters:
+            raise ConfigError(f"`--set {key}` is given twice, as {parameters[key]} and {value}")
+        parameters[key] = _value(value)
+    return parameters
+
+
+def _value(text: str) -> Any:
+    """A JSON value where ``text`` is one (number, true, false, null, list), else ``text``."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        pass
+    try:
+        return float(text)  # `.5`, `1.`, `inf`: numbers to people, not to JSON
+    except ValueError:
+        return text
+
+
+def inputs(
+    *,
+    config: Path | None,
+    base: str | None,
+    agents: list[str] | None,
+    method: str | None,
+    assignments: list[str] | None,
+    preset: str | None,
+) -> dict[str, Any]:
+    """The job part of the arguments of `ramerge.api.merge` and `plan`.
+
+    Raises:
+        ConfigError: neither a configuration file nor a base and agents, or a malformed `--set`.
+    """
+    if config is None and not (base and agents):
+        missing = "no --agent" if base else "neither a CONFIG.yml nor --base and --agent"
+        raise ConfigError(
+            f"nothing to merge: {missing} given",
+            hint="name a CONFIG.yml, or --base B --agent A1 --agent A2",
+        )
+    return {
+        "config": config,
+        "base": base,
+        "agents": agents or None,
+        "method": method,
+        "parameters": split_assignments(assignments or []) or None,
+        "preset": preset,
+    }

@@ -1,0 +1,78 @@
+"""A progress bar in bytes with rate and time left, on stderr, where a person is watching."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+
+
+class Step(Protocol):
+    """What the engine reports: ``done`` of ``total`` bytes of the phase that it is in."""
+
+    done: int
+    total: int
+    phase: str
+
+
+class ProgressBar:
+    """Use as a context manager and pass as ``progress=``. Silent when stderr is not a terminal.
+
+    Each phase has its own bar and its own clock: its time left follows from its own recent rate.
+    """
+
+    def __init__(self, *, enabled: bool = True) -> None:
+        """Args: enabled: False keeps it silent on a terminal too (`--quiet`, `--json`)."""
+        self._show = enabled and sys.stderr.isatty()
+        self._bar: Bar | None = None
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, step: Step) -> None:
+        """Show ``step``; called from the engine, any number of times."""
+        if not self._show:
+            return
+        if self._bar is None:
+            self._bar = _new_bar()
+            self._bar.start()
+        if step.phase not in self._tasks:
+            self._tasks[step.phase] = self._bar.add_task(step.phase, total=step.total)
+        self._bar.update(self._tasks[step.phase], completed=step.done, total=step.total)
+
+
+def _new_bar() -> Bar:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        console=Console(stderr=True),
+        transient=True,
+        speed_estimate_period=15,
+    )
