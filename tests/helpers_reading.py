@@ -52,7 +52,9 @@ def model(directory: Path, tensors: dict[str, np.ndarray], config: dict | None =
     return directory
 
 
-def sharded(directory: Path, shards: list[dict[str, np.ndarray]], changes: dict | None = None) -> Path:
+def sharded(
+    directory: Path, shards: list[dict[str, np.ndarray]], changes: dict | None = None
+) -> Path:
     """A directory with shards and an index; ``changes`` override weight_map (None removes)."""
     weight_map: dict = {}
     for i, tensors in enumerate(shards, 1):

@@ -8,10 +8,10 @@ import time
 
 import numpy as np
 import pytest
-from helpers_reading import blob, entry
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers_reading import blob, entry
 from ramerge._errors import CorruptInputError
 from ramerge._types import DType
 from ramerge.checkpoint.header import parse_header, read_header_of
