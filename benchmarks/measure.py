@@ -1,8 +1,8 @@
 """What a program costs: wall, CPU, peak memory, measured from outside.
 
-Peak memory is read from /proc while the program runs, not from rusage: after a fork rusage starts at
-the size of the program that forked. Anonymous memory is what the program itself asked for; the rest of
-RSS is mapped files, which the kernel may drop.
+Peak memory is read from /proc while the program runs, not from rusage: after a fork, rusage starts
+at the size of the program that forked. Anonymous memory is what the program itself asked for; the
+rest of RSS is mapped files, which the kernel may drop.
 """
 
 from __future__ import annotations
