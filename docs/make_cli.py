@@ -13,8 +13,8 @@ INTRO = """# Command line
 
 Generated from `--help` by `make docs`.
 
-Results go to stdout, everything else (progress, warnings, errors) to stderr. The progress bar appears
-only on a terminal. `NO_COLOR` is obeyed. `--json` prints exactly one JSON object. `--debug`, anywhere
+Results go to stdout, everything else (progress, warnings, errors) to stderr. The progress bar shows
+only on a terminal. `NO_COLOR` is obeyed. `--json` prints one JSON object. `--debug`, anywhere
 on the line, shows the traceback behind an error.
 
 | exit code | meaning |
