@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ramerge._errors import ConfigError, nearest
 from ramerge.cli import options as opt
 from ramerge.cli.render import columns, emit_json
 
 if TYPE_CHECKING:
-    from ramerge.methods.registry import Method
+    from ramerge._signature import Parameter
+    from ramerge.methods.base import Method
 
 Name = Annotated[
     str | None,
-    typer.Argument(metavar="NAME", help="A method or one of its aliases.", show_default=False),
+    typer.Argument(metavar="NAME", help="A method, or another name for one.", show_default=False),
 ]
 
 
@@ -24,29 +24,78 @@ def methods(name: Name = None, *, as_json: opt.AsJson = False) -> None:
 
     Example: ramerge methods ram_plus
     """
-    from ramerge.methods.registry import METHODS
+    from ramerge.methods.registry import METHODS, find
 
-    if name is None:
-        listed = sorted(METHODS.values(), key=lambda method: method.name)
+    if name is not None:
+        method, _ = find(name)
         if as_json:
-            emit_json({method.name: method.summary for method in listed})
+            emit_json(to_json(method))
         else:
-            typer.echo(columns([(method.name, method.summary) for method in listed]))
-        return
-    method = _find(name, METHODS)
-    typer.echo(_describe(method))
+            typer.echo(describe(method))
+    elif as_json:
+        emit_json({name: to_json(METHODS[name]) for name in sorted(METHODS)})
+    else:
+        typer.echo(columns([(name, METHODS[name].summary) for name in sorted(METHODS)]))
 
 
-def _find(name: str, registry: dict[str, Method]) -> Method:
-    for method in registry.values():
-        if name == method.name or name in method.aliases:
-            return method
-    close = nearest(name, registry)
-    hint = f"did you mean `{close}`?" if close else "`ramerge methods` lists them"
-    raise ConfigError(f"there is no merge method `{name}`", hint=hint)
-
-
-def _describe(method: Method) -> str:
+def describe(method: Method) -> str:
+    """Everything about a method that its user may want to know, as text."""
+    parts = [f"{method.title} ({method.name})\n{method.reference}", method.doc]
     rows = [("parameter", "default", "range", "meaning")]
-    rows += [(p.name, str(p.default), str(p.range), p.meaning) for p in method.signature.values()]
-    return f"{method.name}: {method.summary}\n{method.reference}\n\n{columns(rows)}"
+    rows += [
+        (p.name, _default(p), p.range, p.meaning + ("; may differ by agent" if p.per_agent else ""))
+        for p in method.signature.values()
+    ]
+    if len(rows) > 1:
+        parts.append(columns(rows))
+    presets = [
+        (preset, ", ".join(f"{key}={value}" for key, value in values.items()))
+        for preset, values in method.presets.items()
+    ]
+    if presets:
+        parts.append("presets\n" + _indented(columns(presets)))
+    if method.aliases:
+        names = [f"{a} (preset {p})" if p else a for a, p in sorted(method.aliases.items())]
+        parts.append("also called  " + ", ".join(names))
+    if method.cost:
+        parts.append(f"cost         {method.cost}")
+    return "\n\n".join(parts)
+
+
+def to_json(method: Method) -> dict[str, Any]:
+    """A method for programs."""
+    return {
+        "name": method.name,
+        "title": method.title,
+        "summary": method.summary,
+        "reference": method.reference,
+        "parameters": {
+            p.name: {
+                "kind": p.kind,
+                "default": p.default,
+                "range": p.range,
+                "meaning": p.meaning,
+                "required": p.required,
+                "per_agent": p.per_agent,
+                "per_tensor": p.per_tensor,
+            }
+            for p in method.signature.values()
+        },
+        "presets": {name: dict(values) for name, values in method.presets.items()},
+        "aliases": dict(method.aliases),
+        "cost": method.cost,
+    }
+
+
+def _default(parameter: Parameter) -> str:
+    """The default as YAML spells it."""
+    if parameter.required:
+        return "(required)"
+    value = parameter.default
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return f"{value:g}".replace("e-0", "e-") if isinstance(value, float) else str(value)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())
