@@ -181,7 +181,6 @@ class MethodInfo:
         min_agents: fewest agents.
         max_agents: most agents, or None.
         summary: one line for lists.
-        ignored: parameters of the same method elsewhere that are accepted, and why they do nothing.
     """
 
     name: str
@@ -192,7 +191,6 @@ class MethodInfo:
     min_agents: int = 1
     max_agents: int | None = None
     summary: str = ""
-    ignored: Mapping[str, str] = field(default_factory=dict)
 
 
 Methods = Mapping[str, MethodInfo]
