@@ -31,7 +31,18 @@ from ramerge.plan import CHUNK, Plan, TensorPlan
 from ramerge.probes.overlap import Overlap
 
 R = TypeVar("R")
-Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, phase
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How far a phase is, in bytes of the inputs."""
+
+    done: int
+    total: int
+    phase: str
+
+
+Progress = Callable[[Step], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +217,7 @@ def merge(
         run: the executor.
         chunk: elements per task, a multiple of `kernels.fuse.BLOCK`.
         observe: told of every piece of the first full pass.
-        progress: called with bytes done, bytes in all and a phase.
+        progress: called after every chunk.
 
     Raises:
         NumericError: NaN, infinity or overflow, against the policy.
@@ -228,7 +239,8 @@ def merge(
     again = [t for t in plan.merged if records[t.name].lambdas != exact[t.group]]
     if again:
         records |= loop.sweep(again, exact, facts, ignore, "merge again")
-    return Outcome(records, exact, loop.passes, loop.bytes_read, facts)
+    missed = any(g not in sure or guess[g] != exact[g] for g in exact)  # the same for a resumed run
+    return Outcome(records, exact, len(plan.method.needs) + 1 + missed, loop.bytes_read, facts)
 
 
 class Loop:
@@ -238,7 +250,6 @@ class Loop:
         self, plan: Plan, sink: Sink, run: Executor, chunk: int, progress: Progress | None
     ) -> None:
         self.plan, self.sink, self.run, self.chunk, self.progress = plan, sink, run, chunk, progress
-        self.passes = 0
         self.bytes_read = 0
         self._lambda = plan.method.lambdas
 
@@ -339,7 +350,6 @@ class Loop:
     ) -> Iterator[tuple[Task, R]]:
         total = sum(t.bytes_read for t in tensors)
         done = 0
-        self.passes += bool(tensors)
         for task, result in self.run(
             tasks(tensors, self.chunk), lambda: Worker(self.plan, self.chunk, observe), work
         ):
@@ -348,7 +358,7 @@ class Loop:
             share = (task.stop - task.start) / max(tensor.output.elements, 1)
             done += round(tensor.bytes_read * share)
             if self.progress:
-                self.progress(done, total, phase)
+                self.progress(Step(done, total, phase))
         self.bytes_read += total
 
 
