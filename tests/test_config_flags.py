@@ -5,7 +5,7 @@ import pytest
 from helpers_config import METHODS
 from ramerge._errors import ConfigError, MergeError
 from ramerge.config.flags import job_from_flags
-from ramerge.config.mergekit import loads
+from ramerge.config.mergekit import load, loads
 
 
 def flags(**given):
@@ -109,3 +109,28 @@ def test_several_problems():
     with pytest.raises(MergeError) as error:
         flags(agents=["a"], settings=["r", "b.weight=1"])
     assert len(error.value.problems) == 2
+
+
+def test_programs_give_values_and_names():
+    job = flags(
+        agents={"coder": "runs/a", "tool": "runs/b"},
+        parameters={"r": 0.2, "coder.weight": [0, 1], "tool.weight": {"filter": "mlp", "value": 2}},
+    )
+    assert job == flags(
+        agents=["coder=runs/a", "tool=runs/b"],
+        settings=["r=0.2", "coder.weight=[0,1]", "tool.weight={filter: mlp, value: 2}"],
+    )
+    with pytest.raises(ConfigError, match=r"^parameter r: `r`: `x` is not a number"):
+        flags(agents=["a"], parameters={"r": "x"})
+
+
+def test_flags_beside_a_file(tmp_path):
+    text = "merge_method: ram_plus\nbase_model: b\nmodels: [{model: a}]\n"
+    (tmp_path / "m.yml").write_text(text + "exclude: norm\nout_dtype: float16\n")
+    given = {"out_dtype": "bfloat16", "shard_size": "1GB", "exclude": ["embed"], "nonfinite": None}
+    job = load(tmp_path / "m.yml", METHODS, overrides=given)
+    assert job == loads(
+        text + "exclude: [norm, embed]\nout_dtype: bfloat16\nshard_size: 1GB", METHODS
+    )
+    with pytest.raises(ConfigError, match=r"^--out-dtype: `out_dtype` is one of"):
+        load(tmp_path / "m.yml", METHODS, overrides={"out_dtype": "bf16"})

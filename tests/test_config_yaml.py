@@ -206,10 +206,14 @@ def test_json_is_read_as_json(tree):
 
 
 CORPUS = [
-    "merge_method: ties\nbase_model: b\nmodels:\n- model: a\n"
-    "  parameters: {density: [1, 0.7, 0.1]}\ndtype: float16\n",
-    "slices:\n  - sources:\n      - model: a\n        layer_range: [0, 40]\n"
-    "parameters:\n  t:\n    - filter: mlp\n      value: 1\n",
+    (
+        "merge_method: ties\nbase_model: b\nmodels:\n- model: a\n"
+        "  parameters: {density: [1, 0.7, 0.1]}\ndtype: float16\n"
+    ),
+    (
+        "slices:\n  - sources:\n      - model: a\n        layer_range: [0, 40]\n"
+        "parameters:\n  t:\n    - filter: mlp\n      value: 1\n"
+    ),
     "a: 'x'\nb: \"y\\n\"\nc: |\n  t\n? d\n: e\n",
 ]
 PIECES = [

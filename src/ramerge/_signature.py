@@ -181,6 +181,7 @@ class MethodInfo:
         min_agents: fewest agents.
         max_agents: most agents, or None.
         summary: one line for lists.
+        ignored: parameters that other tools have for it, and why they do nothing here.
     """
 
     name: str
@@ -191,6 +192,7 @@ class MethodInfo:
     min_agents: int = 1
     max_agents: int | None = None
     summary: str = ""
+    ignored: Mapping[str, str] = field(default_factory=dict)
 
 
 Methods = Mapping[str, MethodInfo]

@@ -33,7 +33,7 @@ def resolve(setting: Setting, tensor: str, depth: float) -> Scalar | _Silent:
     Args:
         setting: a scalar, gradient or conditional value.
         tensor: the tensor's name; filters are parts of it, the first that fits wins.
-        depth: 0 at the first layer, 1 at the last, 0 outside the layers (see `depths`).
+        depth: 0 at the first layer, 1 at the last (see `depths`).
     """
     if isinstance(setting, Gradient):
         return _interpolated(setting.anchors, depth)
@@ -106,8 +106,9 @@ def missing(job: Job, info: MethodInfo) -> list[ConfigError]:
 def depths(names: Iterable[str]) -> dict[str, float]:
     """Relative depth of every tensor: i/(L - 1) in layer i of L, and 0 outside the layers.
 
-    The layer is the first number among the dotted parts of a name. Every stack (a language model's
-    ``model.layers``, a tower's ``visual.blocks``) is measured by itself.
+    A single layer has depth 1, as in mergekit. The layer is the first number among the dotted parts
+    of a name. Every stack (a language model's ``model.layers``, a tower's ``visual.blocks``) is
+    measured by itself.
     """
     names = list(names)
     places = {name: layer_of(name) for name in names}
@@ -115,7 +116,11 @@ def depths(names: Iterable[str]) -> dict[str, float]:
     for place in places.values():
         if place:
             last[place[0]] = max(last.get(place[0], 0), place[1])
-    return {n: p[1] / last[p[0]] if p and last[p[0]] else 0.0 for n, p in places.items()}
+    return {n: _share(p[1], last[p[0]]) if p else 0.0 for n, p in places.items()}
+
+
+def _share(layer: int, last: int) -> float:
+    return layer / last if last else 1.0
 
 
 def layer_of(name: str) -> tuple[str, int] | None:

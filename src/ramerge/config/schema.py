@@ -12,7 +12,7 @@ from ramerge._signature import MethodInfo, Methods, Parameter
 from ramerge._types import Json
 from ramerge.config.fields import FLOATS
 from ramerge.config.mergekit import NONFINITE
-from ramerge.config.settings import NO_EFFECT
+from ramerge.config.settings import no_effect
 
 _KINDS = {"float": "number", "int": "integer", "bool": "boolean", "str": "string", "path": "string"}
 _TEXT: Json = {"type": "string", "minLength": 1}
@@ -139,7 +139,9 @@ def _rule(info: MethodInfo) -> Json:
 def _parameters(info: MethodInfo, *, agent: bool) -> Json:
     shown = {n: p for n, p in info.signature.items() if p.per_agent or not agent}
     properties: Json = {name: _parameter(p) for name, p in shown.items()}
-    properties |= {name: {"description": f"no effect: {why}"} for name, why in NO_EFFECT.items()}
+    properties |= {
+        name: {"description": f"no effect: {why}"} for name, why in no_effect(info).items()
+    }
     return {"type": ["object", "null"], "properties": properties, "additionalProperties": False}
 
 
