@@ -121,7 +121,7 @@ def test_depths():
     names = ["model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"]
     names += [f"model.layers.{i}.mlp.experts.7.w" for i in range(5)]
     names += [f"visual.blocks.{i}.w" for i in (0, 1, 2)] + [
-        "one.0.w",
+        "blocks.0.w",
         "h.10.x",
         "h.2.x",
         "7",
@@ -136,7 +136,7 @@ def test_depths():
     )
     assert [found[f"model.layers.{i}.mlp.experts.7.w"] for i in range(5)] == [0, 0.25, 0.5, 0.75, 1]
     assert [found[f"visual.blocks.{i}.w"] for i in range(3)] == [0, 0.5, 1]
-    assert (found["one.0.w"], found["h.10.x"], found["h.2.x"]) == (1, 1, 0.2)
+    assert (found["blocks.0.w"], found["h.10.x"], found["h.2.x"]) == (1, 1, 0.2)
     assert r.layer_of("model.layers.12.x") == ("model.layers", 12)
     assert r.layer_of("layers.v2.x") is None
 
