@@ -21,7 +21,7 @@ import math
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -127,7 +127,7 @@ class Parameter:
         """The value as this parameter's type (an int becomes a float where a float is wanted).
 
         Raises:
-            ValueError: wrong type, out of range, or no such choice; the message says what is wanted.
+            ValueError: wrong type, out of range, or no such choice; says what is wanted.
         """
         if value is None and self.nullable:
             return None
@@ -164,6 +164,38 @@ class Parameter:
 
 
 Signature = Mapping[str, Parameter]
+
+
+@dataclass(frozen=True, slots=True)
+class MethodInfo:
+    """What may be said about a method without running it.
+
+    Attributes:
+        name: its name in YAML and on the command line.
+        signature: its parameters.
+        presets: named sets of parameter values.
+        aliases: other names of it, and the preset each of them implies (or None).
+        base: ``required`` or ``optional``: the base is what task vectors start from, and not an
+            agent where a file lists it among the models. ``member``: there are no task vectors;
+            a base listed among the models is one of them.
+        min_agents: fewest agents.
+        max_agents: most agents, or None.
+        summary: one line for lists.
+        ignored: parameters of the same method elsewhere that are accepted, and why they do nothing.
+    """
+
+    name: str
+    signature: Signature
+    presets: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
+    aliases: Mapping[str, str | None] = field(default_factory=dict)
+    base: Literal["required", "optional", "member"] = "required"
+    min_agents: int = 1
+    max_agents: int | None = None
+    summary: str = ""
+    ignored: Mapping[str, str] = field(default_factory=dict)
+
+
+Methods = Mapping[str, MethodInfo]
 
 
 def from_function(function: Callable[..., object]) -> dict[str, Parameter]:

@@ -25,8 +25,8 @@ from ramerge import numeric
 from ramerge._errors import IncompatibleError
 from ramerge._types import Bytes, F64, I64, Json
 from ramerge.checkpoint.base import Checkpoint, Sink
-from ramerge.kernels import codec, fuse, sample
-from ramerge.methods.base import Context
+from ramerge.kernels import codec, fuse, limits, sample
+from ramerge.methods.base import Context, Method, keywords
 from ramerge.plan import CHUNK, Plan, TensorPlan
 from ramerge.probes.overlap import Overlap
 
@@ -86,7 +86,7 @@ class Worker:
         self.base, self.out = np.empty(capacity, np.uint8), np.empty(capacity, np.uint8)
         self.agents = np.empty((streams, capacity), np.uint8)
         self.codes = np.zeros(streams, np.int64)
-        self.patterns = np.empty(chunk if len(plan.agents) > fuse.MAX_DENSE else 0, np.uint32)
+        self.patterns = np.empty(chunk if len(plan.agents) > limits.MAX_DENSE else 0, np.uint32)
         self._scratch = {wide: fuse.scratch(streams, wide=wide) for wide in {t.wide for t in plan.tensors}}
         self.real: type[np.floating[Any]] = np.float32
         self.base_code = 0
@@ -214,6 +214,9 @@ def merge(
         OutputError: from the sink.
     """
     assert chunk % fuse.BLOCK == 0, "chunks must hold whole blocks, or results would depend on them"
+    if plan.method.rule is None:  # whole tensors at once
+        longest = max((t.output.elements for t in plan.tensors), default=1)
+        chunk = -(-max(longest, 1) // fuse.BLOCK) * fuse.BLOCK
     loop = Loop(plan, sink, run, chunk, progress)
     numeric.check_tied(plan, chunk)
     facts = loop.probe()
@@ -475,3 +478,28 @@ def fold(agents: int, chunks: Sequence[ChunkRecord], lambdas: tuple[float, ...] 
         squared=tuple(math.fsum(b[1, t] for b in blocks) for t in range(agents)),
         tallies=tuple((int(a), int(b)) for a, b in tallies),
     )
+
+
+def whole_tensor_kernel(method: Method, tensor: TensorPlan) -> Callable[..., Any]:
+    """A numpy method in the shape of a fused kernel; its chunk is the whole tensor."""
+
+    def kernel(
+        base: Bytes, base_code: int, agents: Any, codes: I64, n: int, start: int, epsilon: Any, grid: bool,
+        auxiliary: int, context: Context, out: Bytes, out_code: int, scratch: Any, counts: I64, patterns: Any,
+    ) -> int:  # fmt: skip # noqa: FBT001
+        assert start == 0 and n == tensor.output.elements, "whole-tensor methods see whole tensors"
+        flags = fuse.count(
+            base, base_code, agents, codes, n, epsilon, grid, auxiliary, scratch, counts, patterns
+        )
+        values = np.empty((1 + codes.size, n), context.real)
+        fuse.decode_whole(base, base_code, n, values[0])
+        for t in range(codes.size):
+            fuse.decode_whole(agents[t], codes[t], n, values[1 + t])
+        shaped = values.reshape(-1, *tensor.output.shape)
+        merged = method.function(shaped[0], shaped[1:], **keywords(method.function, tensor.values))
+        y = np.ascontiguousarray(merged, dtype=context.real).reshape(-1)
+        y = np.where(y == values[0], values[0], y)
+        flags |= fuse.encode_whole(y, out_code, n, out)
+        return int(flags)
+
+    return kernel

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
+from ramerge import compat
+from ramerge._errors import ConfigError, IncompatibleError, MergeError, raise_problems
 from ramerge._types import DType, Json, TensorSpec
 from ramerge.checkpoint.base import Checkpoint, Layout
+from ramerge.checkpoint.facts import block_of, is_buffer, module_of
+from ramerge.checkpoint.layout import plan_layout
+from ramerge.compat import TiedHead
+from ramerge.config import resolve
 from ramerge.config.job import Job
+from ramerge.kernels.limits import MAX_AGENTS
 from ramerge.methods.base import Method, Values
 
 CHUNK = 131_072  # elements; a multiple of every block size, measured best in benchmarks/
@@ -61,15 +68,6 @@ class TensorPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class TiedHead:
-    """An agent's output head that must equal its embedding, because the base ties the two and stores one."""
-
-    agent: int
-    head: str
-    embedding: str
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """A checked merge, ready for `engine.merge`. ``agents`` are those with a non-zero weight, in config order."""
 
@@ -85,7 +83,6 @@ class Plan:
     tied: tuple[TiedHead, ...] = ()
     decisions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    tensor_sources: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def epsilon(self) -> float:
@@ -145,3 +142,141 @@ class Plan:
             "decisions": list(self.decisions),
             "warnings": list(self.warnings),
         }
+
+
+def build(
+    job: Job,
+    method: Method,
+    base: Checkpoint,
+    agents: Mapping[str, Checkpoint],
+    auxiliary: Mapping[str, Checkpoint] | None = None,
+    *,
+    extra: str = "error",
+    problems: Sequence[MergeError] = (),
+) -> Plan:
+    """Check everything that headers can tell, and lay out the merge.
+
+    Args:
+        job: the merge as configured.
+        method: its method.
+        base: the opened base (the first agent, for methods that need none).
+        agents: opened agents by name, in config order.
+        auxiliary: opened extra weights by agent (Fisher).
+        extra: what becomes of an agent's tensors that the base lacks.
+        problems: found earlier, to be reported with the ones found here.
+
+    Raises:
+        MergeError: one problem, or a ProblemsError with all of them.
+    """
+    found = [*problems, *_check_parameters(job, method, agents)]
+    raise_problems([p for p in found if isinstance(p, ConfigError)])
+    whole = resolve.values(job, method.info, "", 0.0)
+    active = _active(job, agents)
+    decisions = [
+        f"agent `{name}` has weight 0 and is left out, of the counts too" for name in agents if name not in active
+    ]
+    whole, job_agents = _restrict(whole, method, list(agents), active), {n: agents[n] for n in active}
+    pairing = compat.pair(base, job_agents, extra)
+    raise_problems([*found, *pairing.problems])
+    extras = {n: c for n, c in (auxiliary or {}).items() if n in active}
+    depth = resolve.depths(base.names())
+    tensors = tuple(
+        _tensor(job, method, base.spec(name), specs, depth[name], list(agents), active, extras)
+        for name, specs in pairing.specs.items()
+    )
+    _say_copied(decisions, tensors)
+    return Plan(
+        job=job,
+        method=method,
+        base=base,
+        agents=tuple(job_agents.values()),
+        agent_names=tuple(job_agents),
+        tensors=tensors,
+        layout=plan_layout([t.output for t in tensors], job.shard_size),
+        values=whole,
+        auxiliary=tuple(extras.values()),
+        tied=tuple(pairing.tied),
+        decisions=(*decisions, *pairing.decisions),
+        warnings=(*job.notes, *compat.dtype_warnings(base, job_agents)),
+    )
+
+
+def _check_parameters(job: Job, method: Method, agents: Mapping[str, Checkpoint]) -> list[MergeError]:
+    problems: list[MergeError] = list(resolve.missing(job, method.info))
+    if len(agents) > MAX_AGENTS:
+        problems.append(ConfigError(f"{len(agents)} agents are too many: the limit is {MAX_AGENTS}"))
+    most, least = method.max_agents, method.min_agents
+    if len(agents) < least or (most is not None and len(agents) > most):
+        wanted = f"{least}" if least == most else f"at least {least}" if most is None else f"{least} to {most}"
+        problems.append(ConfigError(f"`{method.name}` merges {wanted} agents, not {len(agents)}"))
+    return problems
+
+
+def _active(job: Job, agents: Mapping[str, Checkpoint]) -> list[str]:
+    """Agents that are not switched off as a whole by a weight of 0."""
+    settings = {a.name: a.parameters.get("weight", job.parameters.get("weight")) for a in job.agents}
+    off = [n for n in agents if settings.get(n) == 0 and not isinstance(settings.get(n), bool)]
+    if len(off) == len(agents):
+        raise ConfigError("every agent has weight 0, so there is nothing to merge")
+    return [n for n in agents if n not in off]
+
+
+def _restrict(values: Values, method: Method, names: Sequence[str], active: Sequence[str]) -> dict[str, Any]:
+    """Per-agent values of the active agents only."""
+    keep = [i for i, n in enumerate(names) if n in active]
+    return {k: tuple(v[i] for i in keep) if k in method.per_agent else v for k, v in values.items()}
+
+
+def _tensor(
+    job: Job,
+    method: Method,
+    spec: TensorSpec,
+    specs: tuple[TensorSpec | None, ...],
+    depth: float,
+    names: Sequence[str],
+    active: Sequence[str],
+    auxiliary: Mapping[str, Checkpoint],
+) -> TensorPlan:
+    copied = is_buffer(spec) or not spec.dtype.is_float
+    kept = not copied and resolve.excluded(job.exclude, spec.name)
+    output = spec if copied or job.out_dtype is None else replace(spec, dtype=job.out_dtype)
+    values = _restrict(resolve.values(job, method.info, spec.name, depth), method, names, active)
+    weights = values.get("weight")
+    if weights is not None and method.masked:  # weight 0 here: as good as absent here, in counts too
+        specs = tuple(None if w == 0 else s for w, s in zip(weights, specs, strict=True))
+    return TensorPlan(
+        output=output,
+        action="copy" if copied else "keep" if kept else "merge",
+        base=spec,
+        agents=() if kept else tuple(None if copied and is_buffer(spec) else s for s in specs),
+        group=scope_group(spec.name, str(values.get("scope", "model"))),
+        values=values,
+        auxiliary=() if kept or copied else tuple(_extra_spec(n, c, spec) for n, c in auxiliary.items()),
+    )
+
+
+def _extra_spec(agent: str, checkpoint: Checkpoint, spec: TensorSpec) -> TensorSpec:
+    if spec.name not in checkpoint.names():
+        raise IncompatibleError(f"the auxiliary weights of agent `{agent}` lack `{spec.name}`")
+    extra = checkpoint.spec(spec.name)
+    if extra.shape != spec.shape:
+        raise IncompatibleError(
+            f"auxiliary tensor `{spec.name}` of agent `{agent}` is {list(extra.shape)}, not {list(spec.shape)}"
+        )
+    return extra
+
+
+def scope_group(name: str, scope: str) -> str:
+    """Key of the tensors that are counted together with ``name`` (SPEC 3)."""
+    if scope == "layer":
+        return block_of(name) or name
+    return {"model": "model", "module": module_of(name)}.get(scope, name)
+
+
+def _say_copied(decisions: list[str], tensors: Sequence[TensorPlan]) -> None:
+    copied = [t.name for t in tensors if t.action == "copy"]
+    kept = [t.name for t in tensors if t.action == "keep"]
+    if copied:
+        decisions.append(f"copied from the base, not merged (integers or buffers): {compat.listing(copied)}")
+    if kept:
+        decisions.append(f"excluded from the merge, the base's kept: {compat.listing(kept)}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Literal
 
 from ramerge._signature import Scalar
@@ -20,7 +19,7 @@ class Gradient:
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """One arm of a conditional value, for tensors whose name contains ``pattern`` (None: the rest)."""
+    """One arm of a conditional value: tensors with ``pattern`` in their name (None: the rest)."""
 
     pattern: str | None
     value: Scalar | Gradient
@@ -28,7 +27,6 @@ class Filtered:
 
 Setting = Scalar | Gradient | tuple[Filtered, ...]
 Settings = Mapping[str, Setting]
-_EMPTY: Settings = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ class AgentJob:
 
     name: str
     source: str
-    parameters: Settings = _EMPTY
+    parameters: Settings = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +45,10 @@ class Job:
     base: str | None
     agents: tuple[AgentJob, ...]
     method: str
-    parameters: Settings = _EMPTY
-    base_parameters: Settings = _EMPTY  # the base may stand under `models`, with parameters
+    parameters: Settings = field(default_factory=dict)
+    base_parameters: Settings = field(
+        default_factory=dict
+    )  # the base may stand under `models`, with parameters
     preset: str | None = None
     out_dtype: DType | None = None  # None: each tensor keeps the base's
     nonfinite: Literal["error", "keep_base", "propagate"] = "error"

@@ -49,10 +49,7 @@ from ramerge.kernels.codec import (
     narrow,
     unbounded,
 )
-
-BLOCK = 1024
-MAX_AGENTS = 32  # bits of a pattern
-MAX_DENSE = 12  # up to this many agents, contributor patterns are counted in a table of 2^N
+from ramerge.kernels.limits import BLOCK
 
 BASE_NONFINITE, OUT_NONFINITE = np.uint64(1), np.uint64(2)
 AGENT_SHIFT = 2  # agent t's flag is bit AGENT_SHIFT + t
@@ -145,6 +142,13 @@ def load(base, base_code, agents, codes, o, k, epsilon, grid, auxiliary, x, thet
 def decode_whole(raw, code, n, out):
     """Elements [0, n) of ``raw`` as numbers."""
     decode(raw, code, 0, n, out)
+
+
+@njit(**JIT)
+def encode_whole(values, code, n, out):
+    """Round ``values[:n]`` into ``out``; returns `OUT_NONFINITE` where one is not finite or overflows."""
+    encode(values, code, 0, n, out)
+    return OUT_NONFINITE if unbounded(values, n, limit(code, values.itemsize == 8)) else np.uint64(0)
 
 
 @njit(**JIT)

@@ -25,7 +25,17 @@ from typing import Annotated, Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge._signature import Doc, Ge, Le, PerAgent, PerTensor, Scalar, Signature, from_function
+from ramerge._signature import (
+    Doc,
+    Ge,
+    Le,
+    MethodInfo,
+    PerAgent,
+    PerTensor,
+    Scalar,
+    Signature,
+    from_function,
+)
 from ramerge._types import F64, TensorSpec
 from ramerge.probes.overlap import Overlap
 
@@ -117,7 +127,10 @@ class Method:
         everywhere: the rule is in force where no agent changed the element, too.
         needs: probe passes that run first.
         auxiliary: per-agent parameter that names a file of extra tensors (Fisher), or None.
-        needs_base: whether a base model must be given.
+        base: see `MethodInfo`.
+        min_agents: fewest agents.
+        max_agents: most agents, or None.
+        ignored: see `MethodInfo`.
         presets: named parameter sets.
         aliases: other names -> preset they stand for (None: defaults).
         cost: passes over the data and memory, in words.
@@ -136,7 +149,10 @@ class Method:
     everywhere: bool = False
     needs: tuple[Callable[[Values], Probe], ...] = ()
     auxiliary: str | None = None
-    needs_base: bool = True
+    base: Literal["required", "optional", "member"] = "required"
+    min_agents: int = 1
+    max_agents: int | None = None
+    ignored: Mapping[str, str] = field(default_factory=dict)
     presets: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
     aliases: Mapping[str, str | None] = field(default_factory=dict)
     cost: str = "one read of the inputs; memory of the chunk buffers"
@@ -145,6 +161,21 @@ class Method:
     def per_agent(self) -> frozenset[str]:
         """Names of the parameters that every agent may have its own value of."""
         return frozenset(name for name, p in self.signature.items() if p.per_agent)
+
+    @property
+    def info(self) -> MethodInfo:
+        """What the configuration needs to know."""
+        return MethodInfo(
+            name=self.name,
+            signature=self.signature,
+            presets=self.presets,
+            aliases=self.aliases,
+            base=self.base,
+            min_agents=self.min_agents,
+            max_agents=self.max_agents,
+            summary=self.summary,
+            ignored=self.ignored,
+        )
 
     def coefficients(self, context: Context, values: Values) -> Any:
         """Coefficients of one chunk: the method's function with its parameters as keywords."""
