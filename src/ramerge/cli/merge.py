@@ -106,7 +106,7 @@ def run_merge(job: dict[str, Any], *, progress: bool) -> MergeReport:
             return api.merge(**job, progress=bar)
     except KeyboardInterrupt:
         out = Path(job["out"])
-        if any(out.parent.glob(f"{out.name}.partial-*")):
+        if any(path.is_dir() for path in out.parent.glob(f"{out.name}.partial-*")):
             say(
                 "note",
                 "finished tensors are kept; the same command with --resume goes on from there",
