@@ -116,17 +116,7 @@ def run_merge(job: dict[str, Any], *, progress: bool) -> MergeReport:
 
 def describe(report: MergeReport) -> str:
     """The report as text: a row per agent, one line on rounding, one on the work done."""
-    head = (
-        "agent",
-        "dtype",
-        "changed",
-        "unique",
-        "shared",
-        "rho",
-        "lambda",
-        "stored lambda",
-        "lost to rounding",
-    )
+    head = ("agent", "dtype", "changed", "unique", "shared", "ρ", "λ", "λ after rounding", "lost")
     rows = [
         (
             a.name,
@@ -135,9 +125,9 @@ def describe(report: MergeReport) -> str:
             f"{a.unique:,}",
             f"{a.shared:,}",
             "-" if a.rho is None else f"{a.rho:.3g}",
-            f"{a.lam:.4g}",
-            f"{a.lam_stored:.4g}",
-            f"{a.lost_to_rounding:,}",
+            "-" if a.lam is None else f"{a.lam:.4g}",
+            "-" if a.lam_effective is None else f"{a.lam_effective:.4g}",
+            "-" if a.lost_to_rounding is None else percent(a.lost_to_rounding),
         )
         for a in report.agents
     ]
@@ -148,5 +138,6 @@ def describe(report: MergeReport) -> str:
         f"{report.method}: {report.elements:,} elements, {size(report.bytes_read)} read in "
         f"{seconds(report.seconds)} ({rate}/s), {passes}"
     )
-    lines.append(f"wrote {report.output}, verified")
+    lines += [f"note: {text}" for text in (*report.decisions, *report.warnings)]
+    lines.append(f"wrote {report.output}, verified: {len(report.files)} files")
     return "\n".join(lines)
