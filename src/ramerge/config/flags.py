@@ -6,7 +6,7 @@ Values of ``--set`` are read like values in a file, so that ``--set weight=[0,1]
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ramerge._errors import ConfigError, MergeError, raise_problems
 from ramerge._signature import Methods
@@ -20,9 +20,10 @@ def job_from_flags(
     *,
     methods: Methods,
     base: str | None,
-    agents: Sequence[str],
+    agents: Sequence[str] | Mapping[str, str],
     method: str,
     settings: Sequence[str] = (),
+    parameters: Mapping[str, object] | None = None,
     preset: str | None = None,
     out_dtype: str | None = None,
     nonfinite: str | None = None,
@@ -36,9 +37,10 @@ def job_from_flags(
     Args:
         methods: what methods there are.
         base: source of the base.
-        agents: sources, each perhaps as ``name=source``.
+        agents: sources, each perhaps as ``name=source``; or name -> source.
         method: name or alias of the method.
         settings: ``parameter=value`` for all agents, ``agent.parameter=value`` for one.
+        parameters: the same from a program, ``{"r": 0.2, "coder.weight": 0.5}``.
         preset: named set of parameter values.
         out_dtype: output type by its torch name.
         nonfinite: ``error``, ``keep_base`` or ``propagate``.
@@ -50,10 +52,18 @@ def job_from_flags(
     Raises:
         ConfigError: anything wrong; the message names the flag.
     """
-    named = [split_named(agent) for agent in agents]
+    named: list[tuple[str | None, str]] = (
+        list(agents.items())
+        if isinstance(agents, Mapping)
+        else [split_named(agent) for agent in agents]
+    )
     names = agent_names([source for _, source in named], [name for name, _ in named])
     problems: list[MergeError] = []
-    shared, own = _settings(settings, names, problems)
+    said = [_parsed(text, problems) for text in settings]
+    for key, value in (parameters or {}).items():
+        where = f"parameter {key}"
+        said.append((where, key, from_value(value, Where(where))))
+    shared, own = _settings(said, names, problems)
     tree = {
         "merge_method": _node(method, "--method"),
         "models": Node(
@@ -89,34 +99,39 @@ def _agent(name: str | None, source: str, settings: dict[str, Node]) -> Node:
 
 
 def _settings(
-    settings: Sequence[str], names: Sequence[str], problems: list[MergeError]
+    settings: Iterable[tuple[str, str, Node | None]],
+    names: Sequence[str],
+    problems: list[MergeError],
 ) -> tuple[dict[str, Node], dict[str, dict[str, Node]]]:
     """Trees of the parameters of all agents, and of each."""
     shared: dict[str, Node] = {}
     own: dict[str, dict[str, Node]] = {name: {} for name in names}
-    for text in settings:
-        key, equals, value = text.partition("=")
-        agent, dot, parameter = key.strip().rpartition(".")
-        where = f"--set {text}"
-        if not equals or not parameter or (dot and not agent):
+    for where, key, value in settings:
+        agent, dot, parameter = key.rpartition(".")
+        if value is None or not parameter or (dot and not agent):
             hint = "as in `--set r=0.2` or `--set coder.weight=0.5`"
             problems.append(ConfigError(f"{where}: not PARAMETER=VALUE", hint=hint))
         elif dot and agent not in own:
             hint = "agents here are " + ", ".join(f"`{name}`" for name in names)
             problems.append(ConfigError(f"{where}: no agent `{agent}`", hint=hint))
         elif parameter in (own[agent] if dot else shared):
-            problems.append(ConfigError(f"{where}: `{key.strip()}` is set twice"))
+            problems.append(ConfigError(f"{where}: `{key}` is set twice"))
         else:
-            (own[agent] if dot else shared)[parameter] = _value(value, where, problems)
+            (own[agent] if dot else shared)[parameter] = value
     return shared, own
 
 
-def _value(text: str, where: str, problems: list[MergeError]) -> Node:
+def _parsed(text: str, problems: list[MergeError]) -> tuple[str, str, Node | None]:
+    """One ``--set``: its place, its key, and its value (None where there is no ``=``)."""
+    where = f"--set {text}"
+    key, equals, value = text.partition("=")
+    if not equals:
+        return where, "", None
     try:
-        return _at(read_text(text, file=where), Where(where))
+        return where, key.strip(), _at(read_text(value, file=where), Where(where))
     except MergeError as error:
         problems.append(error)
-        return Node(Where(where), None)
+        return where, key.strip(), Node(Where(where), None)
 
 
 def _at(node: Node, where: Where) -> Node:

@@ -59,13 +59,21 @@ ELSEWHERE: Mapping[str, str] = {
 }
 
 
-def load(path: str | Path, methods: Methods) -> Job:
+def load(
+    path: str | Path, methods: Methods, *, overrides: Mapping[str, object] | None = None
+) -> Job:
     """The job that a file describes.
+
+    Args:
+        path: the file.
+        methods: what methods there are.
+        overrides: top-level keys that flags beside the file set (None: not set); errors name the
+            flag. Patterns of ``exclude`` are added to the file's.
 
     Raises:
         ConfigError: anything wrong in it; several problems come as one `ProblemsError`.
     """
-    return read_job(read_file(Path(path)), methods)
+    return read_job(_overridden(read_file(Path(path)), overrides or {}), methods)
 
 
 def loads(text: str | bytes, methods: Methods, *, file: str = "config") -> Job:
@@ -77,13 +85,38 @@ def loads(text: str | bytes, methods: Methods, *, file: str = "config") -> Job:
     return read_job(read_text(text, file=file), methods)
 
 
-def from_mapping(document: Mapping[str, object], methods: Methods, *, where: str = "job") -> Job:
+def from_mapping(
+    document: Mapping[str, object],
+    methods: Methods,
+    *,
+    overrides: Mapping[str, object] | None = None,
+    where: str = "job",
+) -> Job:
     """The job that a dict describes, with the keys of a file.
 
     Raises:
         ConfigError: as `load`.
     """
-    return read_job(from_value(document, Where(where)), methods)
+    top = from_value(document, Where(where))
+    return read_job(_overridden(top, overrides or {}), methods)
+
+
+def _overridden(top: Node, overrides: Mapping[str, object]) -> Node:
+    if not isinstance(top.value, dict):
+        return top
+    tree = dict(top.value)
+    for key, value in overrides.items():
+        if value is None or (key == "exclude" and not value):
+            continue
+        node = from_value(value, Where(f"--{key.replace('_', '-')}"))
+        tree[key] = _joined(tree[key], node) if key == "exclude" and key in tree else node
+    return replace(top, value=tree)
+
+
+def _joined(first: Node, second: Node) -> Node:
+    """Both lists in one; a single text is a list of one."""
+    both = (n.value if isinstance(n.value, tuple) else (n,) for n in (first, second))
+    return Node(first.where, tuple(item for items in both for item in items))
 
 
 def find_method(node: Node, methods: Methods) -> tuple[MethodInfo, str | None]:

@@ -7,7 +7,6 @@ nothing about it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from itertools import pairwise
@@ -15,9 +14,8 @@ from typing import Any
 
 from ramerge._errors import ConfigError
 from ramerge._signature import MethodInfo, Parameter, Scalar
+from ramerge.checkpoint.facts import block_of
 from ramerge.config.job import Filtered, Gradient, Job, Setting, Settings, Slice
-
-_LAYER = re.compile(r"(.*?)(?:^|\.)([0-9]+)(?:\.|$)")
 
 
 class _Silent:
@@ -33,7 +31,7 @@ def resolve(setting: Setting, tensor: str, depth: float) -> Scalar | _Silent:
     Args:
         setting: a scalar, gradient or conditional value.
         tensor: the tensor's name; filters are parts of it, the first that fits wins.
-        depth: 0 at the first layer, 1 at the last, 0 outside the layers (see `depths`).
+        depth: 0 at the first layer, 1 at the last (see `depths`).
     """
     if isinstance(setting, Gradient):
         return _interpolated(setting.anchors, depth)
@@ -106,8 +104,8 @@ def missing(job: Job, info: MethodInfo) -> list[ConfigError]:
 def depths(names: Iterable[str]) -> dict[str, float]:
     """Relative depth of every tensor: i/(L - 1) in layer i of L, and 0 outside the layers.
 
-    The layer is the first number among the dotted parts of a name. Every stack (a language model's
-    ``model.layers``, a tower's ``visual.blocks``) is measured by itself.
+    A single layer has depth 1, as in mergekit. Every stack (a language model's ``model.layers``, a
+    tower's ``visual.blocks``) is measured by itself.
     """
     names = list(names)
     places = {name: layer_of(name) for name in names}
@@ -115,13 +113,20 @@ def depths(names: Iterable[str]) -> dict[str, float]:
     for place in places.values():
         if place:
             last[place[0]] = max(last.get(place[0], 0), place[1])
-    return {n: p[1] / last[p[0]] if p and last[p[0]] else 0.0 for n, p in places.items()}
+    return {n: _share(p[1], last[p[0]]) if p else 0.0 for n, p in places.items()}
+
+
+def _share(layer: int, last: int) -> float:
+    return layer / last if last else 1.0
 
 
 def layer_of(name: str) -> tuple[str, int] | None:
     """Stack and layer number of a tensor (``("model.layers", 3)``), None outside the layers."""
-    match = _LAYER.match(name)
-    return (match[1], int(match[2])) if match else None
+    block = block_of(name)
+    if block is None:
+        return None
+    stack, _, number = block.rpartition(".")
+    return stack, int(number)
 
 
 def excluded(patterns: Iterable[str], tensor: str) -> bool:

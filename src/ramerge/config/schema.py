@@ -12,21 +12,21 @@ from ramerge._signature import MethodInfo, Methods, Parameter
 from ramerge._types import Json
 from ramerge.config.fields import FLOATS
 from ramerge.config.mergekit import NONFINITE
-from ramerge.config.settings import NO_EFFECT
+from ramerge.config.settings import no_effect
 
 _KINDS = {"float": "number", "int": "integer", "bool": "boolean", "str": "string", "path": "string"}
 _TEXT: Json = {"type": "string", "minLength": 1}
 
 
 def json_schema(methods: Methods) -> Json:
-    """The schema of a merge file, JSON Schema 2020-12.
+    """The schema of a merge file, JSON Schema draft-07 (what editors know best).
 
     Args:
         methods: every method with its signature; each gets its own rule for ``parameters``.
     """
     names = [*methods, *(alias for info in methods.values() for alias in info.aliases)]
     return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "ramerge merge file",
         "description": "mergekit's dialect, strict",
         "type": "object",
@@ -36,7 +36,7 @@ def json_schema(methods: Methods) -> Json:
         "not": {"required": ["tokenizer", "tokenizer_source"]},
         "additionalProperties": False,
         "allOf": [_rule(info) for info in methods.values()],
-        "$defs": _definitions(methods),
+        "definitions": _definitions(methods),
     }
 
 
@@ -45,17 +45,17 @@ def _top(names: list[str]) -> Json:
     return {
         "merge_method": {"enum": names, "description": "see `ramerge methods`"},
         "preset": nullable_text | {"description": "named set of parameter values"},
-        "base_model": {"anyOf": [{"$ref": "#/$defs/reference"}, {"type": "null"}]},
-        "models": {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/model"}},
-        "slices": {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/slice"}},
+        "base_model": {"anyOf": [{"$ref": "#/definitions/reference"}, {"type": "null"}]},
+        "models": {"type": "array", "minItems": 1, "items": {"$ref": "#/definitions/model"}},
+        "slices": {"type": "array", "minItems": 1, "items": {"$ref": "#/definitions/slice"}},
         "parameters": {"type": ["object", "null"]},
         "dtype": _dtype("output type where out_dtype is not given; arithmetic is always fp32"),
         "out_dtype": _dtype("output type; default: every tensor keeps the base's"),
         "tokenizer_source": {
-            "anyOf": [{"$ref": "#/$defs/reference"}, {"type": "null"}],
+            "anyOf": [{"$ref": "#/definitions/reference"}, {"type": "null"}],
             "description": "base, union, or one of the models",
         },
-        "tokenizer": {"anyOf": [{"$ref": "#/$defs/tokenizer"}, {"type": "null"}]},
+        "tokenizer": {"anyOf": [{"$ref": "#/definitions/tokenizer"}, {"type": "null"}]},
         "chat_template": nullable_text | {"description": "a name, or a Jinja template"},
         "nonfinite": {"enum": [*NONFINITE, None], "description": "what NaN and infinity do"},
         "exclude": {
@@ -78,9 +78,9 @@ def _definitions(methods: Methods) -> Json:
         ]
     }
     parameters = {"type": ["object", "null"]}
-    source = {"model": {"$ref": "#/$defs/reference"}, "name": _TEXT, "parameters": parameters}
+    source = {"model": {"$ref": "#/definitions/reference"}, "name": _TEXT, "parameters": parameters}
     bound = {"type": "integer", "minimum": 0}
-    layers = {"type": "array", "prefixItems": [bound, bound], "minItems": 2, "maxItems": 2}
+    layers = {"type": "array", "items": [bound, bound], "minItems": 2, "maxItems": 2}
     part = _object({**source, "layer_range": layers}, ["model", "layer_range"])
     pieces = {"type": "array", "minItems": 1, "items": part}
     per_method = {f"{info.name}.all": _parameters(info, agent=False) for info in methods.values()}
@@ -96,7 +96,7 @@ def _definitions(methods: Methods) -> Json:
 
 
 def _tokenizer() -> Json:
-    reference = {"$ref": "#/$defs/reference"}
+    reference = {"$ref": "#/definitions/reference"}
     token_id = {"type": "integer", "minimum": 0}
     other = {"kind": {"const": "model_token"}, "model": reference}
     origins = [
@@ -116,7 +116,10 @@ def _tokenizer() -> Json:
 
 def _rule(info: MethodInfo) -> Json:
     """What holds where the file's method is ``info``."""
-    shared, own = {"$ref": f"#/$defs/{info.name}.all"}, {"$ref": f"#/$defs/{info.name}.agent"}
+    shared, own = (
+        {"$ref": f"#/definitions/{info.name}.all"},
+        {"$ref": f"#/definitions/{info.name}.agent"},
+    )
     listed = {"items": {"properties": {"parameters": own}}}
     pieces = {"items": {"properties": {"parameters": shared, "sources": listed}}}
     then: Json = {
@@ -136,7 +139,9 @@ def _rule(info: MethodInfo) -> Json:
 def _parameters(info: MethodInfo, *, agent: bool) -> Json:
     shown = {n: p for n, p in info.signature.items() if p.per_agent or not agent}
     properties: Json = {name: _parameter(p) for name, p in shown.items()}
-    properties |= {name: {"description": f"no effect: {why}"} for name, why in NO_EFFECT.items()}
+    properties |= {
+        name: {"description": f"no effect: {why}"} for name, why in no_effect(info).items()
+    }
     return {"type": ["object", "null"], "properties": properties, "additionalProperties": False}
 
 

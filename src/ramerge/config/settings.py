@@ -35,7 +35,7 @@ def read_settings(
     settings: dict[str, Setting] = {}
     for name, value in node.value.items():
         parameter = info.signature.get(name)
-        if name in NO_EFFECT and parameter is None:
+        if name in no_effect(info):
             continue
         if parameter is None:
             problems.append(_unknown(node, name, info))
@@ -52,7 +52,13 @@ def without_effect(node: Node | None, info: MethodInfo) -> dict[str, str]:
     """Names in a ``parameters`` mapping that are accepted without effect, and why."""
     if node is None or not isinstance(node.value, dict):
         return {}
-    return {n: NO_EFFECT[n] for n in node.value if n in NO_EFFECT and n not in info.signature}
+    reasons = no_effect(info)
+    return {name: reasons[name] for name in node.value if name in reasons}
+
+
+def no_effect(info: MethodInfo) -> dict[str, str]:
+    """Parameters of other tools that the method accepts without effect, and why they have none."""
+    return {n: why for n, why in {**NO_EFFECT, **info.ignored}.items() if n not in info.signature}
 
 
 def read_setting(parameter: Parameter, node: Node) -> Setting:
