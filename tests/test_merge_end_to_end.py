@@ -187,5 +187,6 @@ def test_an_existing_output_is_not_touched(models, tmp_path):
         merge(models, tmp_path / "m")
     assert caught.value.exit_code == 7
     assert tree_bytes(tmp_path / "m") == {"precious": b"x"}
+    (tmp_path / "m" / "model.safetensors").write_text("an older model")
     merge(models, tmp_path / "m", overwrite=True)
     assert "precious" not in tree_bytes(tmp_path / "m")
