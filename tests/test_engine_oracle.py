@@ -128,3 +128,17 @@ def test_figure_of_the_paper():
     assert outcome.lambdas["model"] == (lam, lam, lam)
     expected = [[0, 0.5, 0], [0.5, 0.8, 0.2 * lam], [0.1 * lam, 0, 0.1 * lam]]
     np.testing.assert_allclose(got["w"], np.array(expected, np.float32), rtol=2e-7)
+
+
+@pytest.mark.parametrize("method", ["unique_only", "shared_only"])
+def test_region_checkpoints(method):
+    base, agents = model_set(
+        9, 3, base_dtype=DTYPES[2], agent_dtypes=[DTYPES[2]] * 3, sizes=[(70, 65)], densities=[0.3, 0.6]
+    )
+    got, _, _ = run(base, agents, method, {"agent": 2, "scale": 0.5}, chunk=1024)
+    x = base["t0"]
+    masks = np.stack([oracle.changed(x, a["t0"]) for a in agents])
+    region = masks[1] & ((masks.sum(0) == 1) if method == "unique_only" else (masks.sum(0) > 1))
+    expected = np.where(region, x + np.float32(0.5) * (agents[1]["t0"] - x), x)
+    assert np.array_equal(got["t0"], expected)
+    assert region.any()

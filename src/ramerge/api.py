@@ -249,14 +249,12 @@ def _job(config: str | Path | Mapping[str, Any] | Job | None, **given: Any) -> J
         if given["base"] is None and given["agents"] is None:
             raise ConfigError("neither a configuration file nor --base and --agent is given")
         sources = given.pop("agents") or []
-        named = [f"{n}={s}" for n, s in sources.items()] if isinstance(sources, Mapping) else map(str, sources)
-        settings = [f"{k}={_literal(v)}" for k, v in (given.pop("parameters") or {}).items()]
+        named = {n: str(a) for n, a in sources.items()} if isinstance(sources, Mapping) else [str(a) for a in sources]
         base = given.pop("base")
         return flags.job_from_flags(
             methods=methods,
             base=None if base is None else str(base),
-            agents=list(named),
-            settings=settings,
+            agents=named,
             **{**given, "method": given["method"] or "ram_plus"},
         )
     clash = [k for k in ("base", "agents", "method", "parameters", "preset") if given.get(k)]
@@ -264,38 +262,10 @@ def _job(config: str | Path | Mapping[str, Any] | Job | None, **given: Any) -> J
         raise ConfigError(
             f"`{clash[0]}` is given beside a configuration file", hint="put it into the file, or leave the file out"
         )
-    top = {k: v for k, v in given.items() if v and k in {"out_dtype", "shard_size", "nonfinite", "exclude"}}
+    top = {k: given[k] for k in ("out_dtype", "shard_size", "nonfinite", "exclude")}
     if isinstance(config, Mapping):
-        return mergekit.from_mapping({**config, **top}, methods)
-    return _overridden(mergekit.load(config, methods), top)
-
-
-def _overridden(job: Job, top: Mapping[str, Any]) -> Job:
-    """The file's job with the command line's own settings on top."""
-    from dataclasses import replace
-
-    from ramerge._types import DType
-
-    changes: dict[str, Any] = dict(top)
-    if "out_dtype" in changes:
-        try:
-            changes["out_dtype"] = DType.parse(str(changes["out_dtype"]))
-        except KeyError:
-            raise ConfigError(f"`{changes['out_dtype']}` is not a dtype", hint="bfloat16, float16, float32 or float64") from None
-    if "shard_size" in changes:
-        changes["shard_size"] = parse_size(changes["shard_size"])
-    if "exclude" in changes:
-        changes["exclude"] = (*job.exclude, *changes["exclude"])
-    return replace(job, **changes)
-
-
-def _literal(value: Any) -> str:
-    """A parameter value as the text that `--set` would have."""
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "null"}[value]
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_literal(v) for v in value) + "]"
-    return repr(value) if isinstance(value, float) else str(value)
+        return mergekit.from_mapping(config, methods, overrides=top)
+    return mergekit.load(config, methods, overrides=top)
 
 
 @contextmanager

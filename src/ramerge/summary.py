@@ -54,7 +54,7 @@ class MergeReport:
 
     Attributes:
         lost_to_rounding: share of sampled changed elements that came out as the base.
-        sampled: changed elements in that sample; the sample is up to 64 blocks of 1,024 elements of every tensor.
+        sampled: changed elements in that sample; the sample is up to 16 blocks of 1,024 elements of every tensor.
         passes: reads of the inputs, probe passes included.
         bytes_read: input bytes read by them.
         bytes_written: size of the weights.
