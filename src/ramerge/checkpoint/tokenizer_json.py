@@ -16,7 +16,7 @@ from typing import Any
 
 from ramerge._errors import CorruptInputError
 from ramerge._types import Json
-from ramerge.checkpoint.files import SMALL_FILE, json_object, read_small, resolve_inside
+from ramerge.checkpoint.files import json_object, read_small, resolve_inside
 
 NAME = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
@@ -80,7 +80,17 @@ def read_tokenizer(directory: Path | None) -> TokenizerJson | None:
     """
     if directory is None or not (directory / NAME).exists():
         return None
-    data = read_small(resolve_inside(directory, NAME, "the model"), NAME, SMALL_FILE)
+    return parsed(resolve_inside(directory, NAME, "the model"))
+
+
+def parsed(file: Path | bytes) -> TokenizerJson:
+    """The tokenizer in a file, or in its content.
+
+    Raises:
+        CorruptInputError: as `read_tokenizer`.
+    """
+    data = file if isinstance(file, bytes) else read_small(file, NAME)
+    where = "the output" if isinstance(file, bytes) else f"`{file.parent.name}`"
     tokenizer = TokenizerJson(json_object(data, NAME))
     try:
         ids = list(tokenizer.vocabulary.values())
@@ -88,12 +98,12 @@ def read_tokenizer(directory: Path | None) -> TokenizerJson | None:
     except (KeyError, TypeError, IndexError, AttributeError, ValueError):
         sound = False
     if not sound:
-        raise CorruptInputError(f"`{NAME}` in `{directory.name}` is not a tokenizer")
+        raise CorruptInputError(f"`{NAME}` in {where} is not a tokenizer")
     if len(set(ids)) != len(ids):
         twice = next(i for i in sorted(ids) if ids.count(i) > 1)
         names = [t for t, i in tokenizer.vocabulary.items() if i == twice]
         found = " and ".join(f"`{name}`" for name in names[:2])
-        raise CorruptInputError(f"`{NAME}` in `{directory.name}` gives {found} the same id {twice}")
+        raise CorruptInputError(f"`{NAME}` in {where} gives {found} the same id {twice}")
     return tokenizer
 
 
