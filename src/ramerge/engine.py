@@ -3,7 +3,7 @@
     for tensor in plan: for chunk of tensor:          (several threads, each with its own buffers)
         read the base's and the agents' bytes  ->  kernel: decode, compare, count, merge, encode  ->  write
 
-Nothing here is ever as large as a tensor. A chunk is `plan.CHUNK` elements; results are added up in the order of
+Nothing here is ever as large as a tensor. A chunk is `planning.CHUNK` elements; results are added up in the order of
 tensors and chunks, whatever thread made them, so the output depends on neither threads nor chunk size.
 
 **RAM+ in one read.** λ depends on counts over the whole model, which are known only after everything was read. So λ is
@@ -27,7 +27,7 @@ from ramerge._types import Bytes, F64, I64, Json
 from ramerge.checkpoint.base import Checkpoint, Sink
 from ramerge.kernels import codec, fuse, limits, sample
 from ramerge.methods.base import Context, Method, keywords
-from ramerge.plan import CHUNK, Plan, TensorPlan
+from ramerge.planning import CHUNK, Plan, TensorPlan
 from ramerge.probes.overlap import Overlap
 
 R = TypeVar("R")
@@ -266,7 +266,7 @@ class Loop:
                 return probe.visit(worker, task, facts)
 
             steps = self._stream(self.plan.merged, visit, ignore, probe.name)
-            facts[probe.name] = probe.fold(((t.tensor.output, t.start, r) for t, r in steps), facts)
+            facts[probe.name] = probe.fold(((t.tensor, t.start, r) for t, r in steps), facts)
         return facts
 
     def guess(self) -> tuple[dict[str, tuple[float, ...]], set[str]]:
