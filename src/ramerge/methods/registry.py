@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from ramerge._errors import ConfigError, nearest
 from ramerge.methods import ram as _ram
+from ramerge.methods import regions as _regions
 from ramerge.methods.base import METHODS, Method
 
 __all__ = ["METHODS", "find"]
-_ = (_ram,)
+_ = (_ram, _regions)
 
 
 def find(name: str) -> tuple[Method, str | None]:
