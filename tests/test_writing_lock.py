@@ -52,7 +52,7 @@ def end(child):
 
 @pytest.fixture(params=["works", "missing", "lies"])
 def flock(request, monkeypatch):
-    """flock as a local disk has it, as some network file systems lack it, or grant it to everyone."""
+    """flock as a local disk has it, and as some network file systems lack it or grant it to all."""
 
     def missing(fd, how):
         raise OSError(errno.ENOLCK, "no locks")
