@@ -266,7 +266,7 @@ class Loop:
                 return probe.visit(worker, task, facts)
 
             steps = self._stream(self.plan.merged, visit, ignore, probe.name)
-            facts[probe.name] = probe.fold(((t.tensor.output, t.start, r) for t, r in steps), facts)
+            facts[probe.name] = probe.fold(((t.tensor, t.start, r) for t, r in steps), facts)
         return facts
 
     def guess(self) -> tuple[dict[str, tuple[float, ...]], set[str]]:
