@@ -286,7 +286,7 @@ class Staging:
         index = index_bytes(self._layout)
         sides = dict(files) if index is None else {**files, INDEX_NAME: index}
         written = [self._write_side(name, content) for name, content in sorted(sides.items())]
-        with writing(self.partial):
+        with writing(self.partial, layout_bytes(self._layout)):
             weights = self._second_reader(written)
         output = tuple(sorted((*weights, *written), key=lambda f: f.name))
         checksums = {name: crc_hex(crc) for name, crc in sorted(crcs.items())}
@@ -324,7 +324,7 @@ class Staging:
 
     def _publish(self) -> None:
         self._close_files()
-        with writing(self.target):
+        with writing(self.target, layout_bytes(self._layout)):
             (self.partial / JOURNAL).unlink()
             for directory, _, _ in os.walk(self.partial, topdown=False):
                 sync_directory(Path(directory))
