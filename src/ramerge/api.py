@@ -29,7 +29,7 @@ from ramerge.engine import Progress
 from ramerge.executors import threads as executor
 from ramerge.kernels.limits import BLOCK
 from ramerge.methods.registry import METHODS, find
-from ramerge.plan import CHUNK, Plan, build
+from ramerge.planning import CHUNK, Plan, build
 from ramerge.summary import MergeReport
 
 __all__ = ["MergeReport", "Plan", "VerifyReport", "merge", "merge_state_dicts", "plan", "verify"]

@@ -11,7 +11,7 @@ from ramerge._types import Json
 from ramerge.checkpoint.base import OutputFile
 from ramerge.compat import main_dtype
 from ramerge.engine import Outcome
-from ramerge.plan import Plan
+from ramerge.planning import Plan
 from ramerge.probes.overlap import Overlap
 
 

@@ -102,7 +102,7 @@ class Probe(Protocol):
         ...
 
     def fold(self, records: Iterable[tuple[Any, int, Any]], facts: Mapping[str, Any]) -> Any:
-        """In order of tensors and chunks: (`plan.TensorPlan`, start, record) -> what stands in ``facts``."""
+        """In order of tensors and chunks: (`planning.TensorPlan`, start, record) -> what stands in ``facts``."""
         ...
 
 
