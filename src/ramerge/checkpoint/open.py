@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ramerge._errors import CorruptInputError, IncompatibleError, MergeError, SecurityError, nearest
 from ramerge.checkpoint.base import Checkpoint
@@ -22,12 +22,22 @@ from ramerge.checkpoint.files import (
     sniff,
 )
 from ramerge.checkpoint.hub import download, parse_hub_id
+from ramerge.checkpoint.lora import open_adapter
+from ramerge.checkpoint.lora_config import CONFIG as ADAPTER_CONFIG
 from ramerge.checkpoint.quantised import refuse_quantised
-from ramerge.checkpoint.refusals import TO_SAFETENSORS, UNQUANTISED, refusal
+from ramerge.checkpoint.refusals import TO_SAFETENSORS, UNQUANTISED, refusal, refuse_unmerged
 from ramerge.checkpoint.safetensors import INDEX, SINGLE, open_directory, open_file
 from ramerge.checkpoint.sidefiles import CONFIG
 
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
+
+class _Place(NamedTuple):
+    """Something that exists on this machine: a directory or a file, and the commit it came from."""
+
+    path: Path
+    source: str
+    revision: str | None = None
 
 
 def open_checkpoint(
@@ -36,31 +46,71 @@ def open_checkpoint(
     """Open a model, whatever form it has.
 
     Args:
-        source: a directory, a ``.safetensors`` file, or a Hub id ``org/name[@revision]``. A path
-        that exists is
+        source: a directory, a ``.safetensors`` file, or a Hub id ``org/name[@revision]``; with
+            ``+ADAPTER`` behind it for a model with a LoRA adapter on it. A path that exists is
             local; ``./`` and ``hf:`` in front force one reading.
-        base: the opened base, which an adapter is applied to.
+        base: the opened base, onto which a bare adapter is put.
         allow_pickle: read pickled weights too.
 
     Raises:
-        ConfigError: not a path and not a Hub id.
-        CorruptInputError: damaged or incomplete.
+        CorruptInputError: damaged, incomplete, or no such path.
         IncompatibleError: a format that cannot be merged.
         SecurityError: refused for safety.
         HubError: the Hub could not serve it.
     """
+    first, *adapters = _split(source)
+    checkpoint = _open(_locate(first, pickles=allow_pickle), base)
+    for adapter in adapters:
+        try:
+            place = _locate(adapter, pickles=False)
+            if not _is_adapter(place.path):
+                raise IncompatibleError(f"{shown(adapter)} in {shown(source)} is not an adapter")
+            checkpoint = open_adapter(
+                place.path, checkpoint, source=source, revision=place.revision, owns_base=True
+            )
+        except MergeError:
+            checkpoint.close()
+            raise
+    return checkpoint
+
+
+def _split(source: str) -> list[str]:
+    """``model+adapter+…`` as its parts; a ``+`` inside an existing path is part of the path."""
+    pieces = source.split("+")
+    parts = []
+    while pieces:
+        joined = ["+".join(pieces[:i]) for i in range(len(pieces), 1, -1)]
+        part = next((p for p in joined if Path(p).expanduser().exists()), pieces[0])
+        parts.append(part)
+        pieces = pieces[part.count("+") + 1 :]
+    return parts
+
+
+def _locate(source: str, *, pickles: bool) -> _Place:
+    """Where a source is, after a download if it is on the Hub."""
     path = Path(source).expanduser()
-    if not source.startswith("hf:"):
-        if path.is_dir():
-            return _open_directory(path, source, base=base, allow_pickle=allow_pickle)
-        if path.exists():
-            return _open_single(path, source)
+    if not source.startswith("hf:") and path.exists():
+        return _Place(path, source)
     hub = parse_hub_id(source)
     if hub is None or _looks_local(source, path):
         raise _missing(source, path, could_be_hub=hub is not None)
-    snapshot = download(hub, pickles=allow_pickle)
-    return _open_directory(
-        snapshot.directory, source, base=base, allow_pickle=allow_pickle, revision=snapshot.commit
+    snapshot = download(hub, pickles=pickles)
+    return _Place(snapshot.directory, source, snapshot.commit)
+
+
+def _open(place: _Place, base: Checkpoint | None) -> Checkpoint:
+    """A model, or an adapter on the given base."""
+    if not place.path.is_dir():
+        return _open_single(place.path, place.source)
+    if base is not None and _is_adapter(place.path):
+        return open_adapter(place.path, base, source=place.source, revision=place.revision)
+    return _open_directory(place)
+
+
+def _is_adapter(path: Path) -> bool:
+    """Whether a directory holds an adapter and no model."""
+    return (path / ADAPTER_CONFIG).exists() and not any(
+        (path / n).exists() for n in (SINGLE, INDEX)
     )
 
 
@@ -111,25 +161,25 @@ def _open_single(path: Path, source: str) -> Checkpoint:
     return _checked(checkpoint)
 
 
-def _open_directory(
-    directory: Path,
-    source: str,
-    *,
-    base: Checkpoint | None,
-    allow_pickle: bool,
-    revision: str | None = None,
-) -> Checkpoint:
-    names = {entry.name for entry in os.scandir(directory)}
-    config = read_config(directory)
-    if SINGLE in names or INDEX in names:
-        return _checked(open_directory(directory, source=source, config=config, revision=revision))
-    raise refusal(names, directory, source)
+def _open_directory(place: _Place) -> Checkpoint:
+    names = {entry.name for entry in os.scandir(place.path)}
+    if not names & {SINGLE, INDEX}:
+        raise refusal(names, place.path, place.source)
+    return _checked(
+        open_directory(
+            place.path,
+            source=place.source,
+            config=read_config(place.path),
+            revision=place.revision,
+        )
+    )
 
 
 def _checked(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint, unless its weights are quantised."""
+    """The checkpoint, unless its weights are quantised or hold an adapter that was never merged."""
     try:
         refuse_quantised(checkpoint)
+        refuse_unmerged(checkpoint)
     except MergeError:
         checkpoint.close()
         raise

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from pathlib import Path
 from typing import NamedTuple
 
 from ramerge._errors import CorruptInputError, IncompatibleError, MergeError, SecurityError
+from ramerge.checkpoint.base import Checkpoint
 from ramerge.checkpoint.files import shown
 from ramerge.checkpoint.safetensors import INDEX, SINGLE
 
 UNQUANTISED = "merge the unquantised models, then quantise the result"
+_LORA = re.compile(r"\.lora_(?:A|B|embedding_A|embedding_B)\b|\.base_layer\.")
 TO_SAFETENSORS = "save the model as safetensors with `model.save_pretrained(DIR)`"
 
 
@@ -113,6 +116,20 @@ def refusal(names: set[str], directory: Path, source: str) -> MergeError:
         f"{shown(source)} holds no {SINGLE} and no {INDEX}",
         hint="give the directory that `save_pretrained` wrote, or a .safetensors file",
     )
+
+
+def refuse_unmerged(checkpoint: Checkpoint) -> None:
+    """Raise if a model holds adapter tensors: it was saved before the two were merged.
+
+    Raises:
+        IncompatibleError: names the first such tensor.
+    """
+    for name in checkpoint.names():
+        if _LORA.search(name):
+            raise IncompatibleError(
+                f"{shown(checkpoint.source)} holds an adapter that was not merged: {shown(name)}",
+                hint="export the adapter itself, and give it as `MODEL+ADAPTER`",
+            )
 
 
 def _has_weights(path: Path) -> bool:

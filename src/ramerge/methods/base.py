@@ -101,8 +101,8 @@ class Probe(Protocol):
         """In a worker thread: the record of one chunk (`engine.Chunk`)."""
         ...
 
-    def fold(self, records: Iterable[tuple[TensorSpec, int, Any]], facts: Mapping[str, Any]) -> Any:
-        """In order of tensors and chunks: (tensor, start, record) -> the result that stands in ``facts``."""
+    def fold(self, records: Iterable[tuple[Any, int, Any]], facts: Mapping[str, Any]) -> Any:
+        """In order of tensors and chunks: (`plan.TensorPlan`, start, record) -> what stands in ``facts``."""
         ...
 
 
