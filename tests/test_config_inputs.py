@@ -15,7 +15,7 @@ from ramerge.config.mergekit import loads
 from ramerge.config.resolve import values
 from ramerge.executors import threads
 from ramerge.methods.registry import METHODS as REGISTRY
-from ramerge.plan import build
+from ramerge.planning import build
 
 METHODS = {name: method.info for name, method in REGISTRY.items()}
 BASE = bpe()
