@@ -553,3 +553,10 @@ def test_from_mapping_and_load(tmp_path):
 def test_notes_are_no_part_of_equality():
     job = read(HEAD + MODELS)
     assert replace(job, notes=("x",)) == job
+
+
+def test_messages_cannot_disturb_a_terminal():
+    message, _ = only(HEAD + MODELS + '"a\\e[31m\\nb\\u202e": 1')
+    assert message == r"m.yml:6:1: unknown key `a\x1b[31m\nb\u202e` in the file"
+    message, hint = only(HEAD + MODELS + 'preset: "\\e]0;x"')
+    assert "\x1b" not in message and "\x1b" not in (hint or "")
