@@ -17,14 +17,16 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import dataclass
 from importlib.metadata import version
+from math import prod
 from pathlib import Path
 from statistics import median
 
-from generate import MODELS, SIZES
+from generate import MODELS, SIZES, shapes
 from measure import Cost, FailedRunError, cool, measure, warm
 from ramerge import __version__
 
@@ -37,6 +39,7 @@ MERGEKIT_RUNS = (
     ("ties", "float32"),
     ("ties", "bfloat16"),
 )
+MERGEKIT_BYTES = 120  # of memory per element of the largest tensor, somewhat over what was seen
 CLAIMS = (  # (ours, theirs): the ratios that the README may quote
     ("ramerge ram", "mergekit ram float32"),
     ("ramerge ram_plus", "mergekit ramplus_tl float32"),
@@ -50,10 +53,16 @@ CLAIMS = (  # (ours, theirs): the ratios that the README may quote
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A program to measure. ``command`` writes to the output directory that it names."""
+    """A program to measure. ``command`` writes to the output directory that it names.
+
+    ``memory``: bytes it is known to need; it is not started on a machine that has less to give.
+    ``compiles``: it starts with an empty cache of compiled kernels, as on a first ever run.
+    """
 
     name: str
     command: tuple[str, ...]
+    memory: int = 0
+    compiles: bool = False
 
 
 def contenders(models: Path, out: Path, mergekit: Path | None) -> list[Contender]:
@@ -64,17 +73,38 @@ def contenders(models: Path, out: Path, mergekit: Path | None) -> list[Contender
         Contender("cp base, read agents", ("bash", "-c", read)),
         Contender("cp base, read agents, fsync", ("bash", "-c", f"{read} && sync {out}/*")),
     ]
-    for method in ("ram", "ram_plus"):
-        flags = [word for agent in agents for word in ("--agent", str(agent))]
-        command = [sys.executable, "-m", "ramerge", "merge", "--base", str(base), *flags]
-        command += ["--method", method, "--out", str(out), "--json"]
-        found.append(Contender(f"ramerge {method}", tuple(command)))
+    found += [Contender(f"ramerge {m}", ours(models, out, m)) for m in ("ram", "ram_plus")]
     if mergekit is not None:
         program = str(mergekit.with_name("mergekit-yaml"))
+        memory = MERGEKIT_BYTES * max(prod(shape) for _, shape in shapes(SIZES[models.name]))
         for method, dtype in MERGEKIT_RUNS:
             config = write_mergekit_config(models, method, dtype)
             command = [program, str(config), str(out), "--no-copy-tokenizer", "--quiet"]
-            found.append(Contender(f"mergekit {method} {dtype}", tuple(command)))
+            found.append(Contender(f"mergekit {method} {dtype}", tuple(command), memory))
+    return found
+
+
+def ours(models: Path, out: Path, method: str) -> tuple[str, ...]:
+    """Our command line for a model set."""
+    base, *agents = (str(models / name) for name in MODELS)
+    flags = [word for agent in agents for word in ("--agent", agent)]
+    command = [sys.executable, "-m", "ramerge", "merge", "--base", base, *flags]
+    return (*command, "--method", method, "--out", str(out), "--json")
+
+
+def starters(models: Path, out: Path, mergekit: Path | None) -> list[Contender]:
+    """What there is to wait for before any work is done: help, and a merge of next to nothing."""
+    found = [
+        Contender("ramerge --help", (sys.executable, "-m", "ramerge", "--help")),
+        Contender("ramerge ram_plus", ours(models, out, "ram_plus")),
+        Contender("ramerge ram_plus, first run ever", ours(models, out, "ram_plus"), compiles=True),
+    ]
+    if mergekit is not None:
+        program = str(mergekit.with_name("mergekit-yaml"))
+        config = str(write_mergekit_config(models, "ram", "float32"))
+        found.append(Contender("mergekit-yaml --help", (program, "--help")))
+        command = (program, config, str(out), "--no-copy-tokenizer", "--quiet")
+        found.append(Contender("mergekit ram float32", command))
     return found
 
 
@@ -106,15 +136,34 @@ def run_rounds(
             shutil.rmtree(out, ignore_errors=True)
             (cool if cold else warm)(inputs)
             try:
-                cost = measure(entry.command)
+                cost = run_once(entry)
             except FailedRunError as error:
-                print(f"{entry.name} failed and is left out: {error}", file=sys.stderr)
+                print(f"{entry.name} is left out: {error}", file=sys.stderr)
                 del costs[entry.name]
                 continue
             costs[entry.name].append(cost)
             print(f"round {number + 1}  {entry.name:32} {cost.wall:8.2f} s", file=sys.stderr)
     shutil.rmtree(out, ignore_errors=True)
     return costs
+
+
+def run_once(entry: Contender) -> Cost:
+    """Measure one run.
+
+    Raises:
+        FailedRunError: it failed, or would not fit into memory.
+    """
+    if entry.memory > available_memory():
+        raise FailedRunError(f"it needs {entry.memory / 1e9:.0f} GB of memory")
+    with tempfile.TemporaryDirectory() as empty:
+        environment = {"NUMBA_CACHE_DIR": empty} if entry.compiles else {}
+        return measure(entry.command, os.environ | environment)
+
+
+def available_memory() -> int:
+    """Bytes that a new program may use without pushing others out."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
 
 
 def table(costs: dict[str, list[Cost]], moved: int) -> list[str]:
@@ -197,6 +246,17 @@ def machine(mergekit: Path | None) -> list[str]:
     return lines
 
 
+def bench_start(arguments: argparse.Namespace, mergekit: Path | None) -> list[str]:
+    """Measure and report start-up, on the smallest model set."""
+    models = (arguments.data / "tiny").resolve()
+    subprocess.run([sys.executable, HERE / "generate.py", "tiny", models], check=True)
+    inputs = sorted(models.glob("*/*.safetensors"))
+    out = models / "out"
+    costs = run_rounds(starters(models, out, mergekit), inputs, out, arguments.rounds, cold=False)
+    moved = (len(MODELS) + 1) * sum(path.stat().st_size for path in inputs) // len(MODELS)
+    return ["## Start-up: help, and the 12 M parameters of `tiny`", "", *table(costs, moved), ""]
+
+
 def bench_set(name: str, arguments: argparse.Namespace, mergekit: Path | None) -> list[str]:
     """Generate, measure and report one model set."""
     models = (arguments.data / name).resolve()
@@ -244,6 +304,8 @@ def main() -> None:
     named = os.environ.get("RAMERGE_MERGEKIT_PYTHON")
     mergekit = Path(named) if named else None
     lines = ["# Measured", "", f"`python {shlex.join(sys.argv)}`", "", *machine(mergekit), ""]
+    if not arguments.only:
+        lines += bench_start(arguments, mergekit)
     for name in arguments.sets:
         lines += bench_set(name, arguments, mergekit)
     if arguments.out:

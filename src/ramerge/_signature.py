@@ -181,7 +181,7 @@ class MethodInfo:
         min_agents: fewest agents.
         max_agents: most agents, or None.
         summary: one line for lists.
-        ignored: parameters of the same method elsewhere that are accepted, and why they do nothing.
+        ignored: parameters that other tools have for it, and why they do nothing here.
     """
 
     name: str

@@ -3,7 +3,7 @@
     for tensor in plan: for chunk of tensor:          (several threads, each with its own buffers)
         read the base's and the agents' bytes  ->  kernel: decode, compare, count, merge, encode  ->  write
 
-Nothing here is ever as large as a tensor. A chunk is `plan.CHUNK` elements; results are added up in the order of
+Nothing here is ever as large as a tensor. A chunk is `planning.CHUNK` elements; results are added up in the order of
 tensors and chunks, whatever thread made them, so the output depends on neither threads nor chunk size.
 
 **RAM+ in one read.** λ depends on counts over the whole model, which are known only after everything was read. So λ is
@@ -27,11 +27,24 @@ from ramerge._types import Bytes, F64, I64, Json
 from ramerge.checkpoint.base import Checkpoint, Sink
 from ramerge.kernels import codec, fuse, limits, sample
 from ramerge.methods.base import Context, Method, keywords
-from ramerge.plan import CHUNK, Plan, TensorPlan
+from ramerge.planning import CHUNK, Plan, TensorPlan
 from ramerge.probes.overlap import Overlap
 
 R = TypeVar("R")
-Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, phase
+SAMPLED = 100  # one block in this many is sampled for the guess, and never fewer than `sample.MOST` of a tensor
+DOUBT = 0.04  # relative error of the sampled counts up to which it pays to merge with the guess at once
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How far a phase is, in bytes of the inputs."""
+
+    done: int
+    total: int
+    phase: str
+
+
+Progress = Callable[[Step], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +219,7 @@ def merge(
         run: the executor.
         chunk: elements per task, a multiple of `kernels.fuse.BLOCK`.
         observe: told of every piece of the first full pass.
-        progress: called with bytes done, bytes in all and a phase.
+        progress: called after every chunk.
 
     Raises:
         NumericError: NaN, infinity or overflow, against the policy.
@@ -228,7 +241,8 @@ def merge(
     again = [t for t in plan.merged if records[t.name].lambdas != exact[t.group]]
     if again:
         records |= loop.sweep(again, exact, facts, ignore, "merge again")
-    return Outcome(records, exact, loop.passes, loop.bytes_read, facts)
+    missed = any(g not in sure or guess[g] != exact[g] for g in exact)  # the same for a resumed run
+    return Outcome(records, exact, len(plan.method.needs) + 1 + missed, loop.bytes_read, facts)
 
 
 class Loop:
@@ -238,7 +252,6 @@ class Loop:
         self, plan: Plan, sink: Sink, run: Executor, chunk: int, progress: Progress | None
     ) -> None:
         self.plan, self.sink, self.run, self.chunk, self.progress = plan, sink, run, chunk, progress
-        self.passes = 0
         self.bytes_read = 0
         self._lambda = plan.method.lambdas
 
@@ -253,13 +266,13 @@ class Loop:
                 return probe.visit(worker, task, facts)
 
             steps = self._stream(self.plan.merged, visit, ignore, probe.name)
-            facts[probe.name] = probe.fold(((t.tensor.output, t.start, r) for t, r in steps), facts)
+            facts[probe.name] = probe.fold(((t.tensor, t.start, r) for t, r in steps), facts)
         return facts
 
     def guess(self) -> tuple[dict[str, tuple[float, ...]], set[str]]:
         """λ per group from a sample, and the groups where it is safe to merge with it at once.
 
-        Safe means that λ stays the same when the sampled unique counts are off by a quarter either way.
+        Safe means that λ stays the same when the sampled unique counts are off by `DOUBT` either way.
         """
         plan, rule = self.plan, self._lambda
         groups = {t.group: t for t in plan.merged}
@@ -270,7 +283,7 @@ class Loop:
         sure = {
             g
             for g, o in sampled.items()
-            if all(rule(o.with_unique_scaled(f), groups[g].values) == lambdas[g] for f in (0.75, 1.34))
+            if all(rule(o.with_unique_scaled(f), groups[g].values) == lambdas[g] for f in (1 - DOUBT, 1 + DOUBT))
         }
         return lambdas, sure
 
@@ -280,11 +293,14 @@ class Loop:
         parts: dict[str, list[Overlap]] = {}
         for tensor in plan.merged:
             n = tensor.output.elements
-            for at in sample.blocks(n, most=16):
+            most = max(sample.MOST, n // fuse.BLOCK // SAMPLED)
+            seen = []
+            for at in sample.blocks(n, most):
                 task = Task(tensor, int(at), min(int(at) + fuse.BLOCK, n))
                 worker.read(task)
-                parts.setdefault(tensor.group, []).append(count(worker, task))
-            parts.setdefault(tensor.group, [])
+                seen.append(count(worker, task))
+            overlap = Overlap.total(agents, seen)
+            parts.setdefault(tensor.group, []).append(overlap.scaled(n / max(overlap.elements, 1)))
         return {g: Overlap.total(agents, p) for g, p in parts.items()}
 
     def exact_lambdas(self, records: Mapping[str, TensorRecord]) -> dict[str, tuple[float, ...]]:
@@ -337,19 +353,36 @@ class Loop:
         observe: Observer,
         phase: str,
     ) -> Iterator[tuple[Task, R]]:
-        total = sum(t.bytes_read for t in tensors)
-        done = 0
-        self.passes += bool(tensors)
-        for task, result in self.run(
-            tasks(tensors, self.chunk), lambda: Worker(self.plan, self.chunk, observe), work
-        ):
-            yield task, result
-            tensor = task.tensor
-            share = (task.stop - task.start) / max(tensor.output.elements, 1)
-            done += round(tensor.bytes_read * share)
-            if self.progress:
-                self.progress(done, total, phase)
-        self.bytes_read += total
+        self.bytes_read += sum(t.bytes_read for t in tensors)
+        return stream(
+            self.plan, tensors, work, run=self.run, chunk=self.chunk, observe=observe,
+            progress=self.progress, phase=phase,
+        )  # fmt: skip
+
+
+def stream(
+    plan: Plan,
+    tensors: Sequence[TensorPlan],
+    work: Callable[[Worker, Task], R],
+    *,
+    run: Executor,
+    chunk: int = CHUNK,
+    observe: Observer = ignore,
+    progress: Progress | None = None,
+    phase: str = "read",
+) -> Iterator[tuple[Task, R]]:
+    """Apply ``work`` to every chunk of some tensors; yields (task, result) in order of tensors and chunks.
+
+    ``work`` runs in several threads and gets a worker whose buffers it fills with ``worker.read(task)``.
+    """
+    total = sum(t.bytes_read for t in tensors)
+    done = 0
+    for task, result in run(tasks(tensors, chunk), lambda: Worker(plan, chunk, observe), work):
+        yield task, result
+        share = (task.stop - task.start) / max(task.tensor.output.elements, 1)
+        done += round(task.tensor.bytes_read * share)
+        if progress:
+            progress(Step(done, total, phase))
 
 
 def count(worker: Worker, task: Task) -> Overlap:
@@ -496,7 +529,7 @@ def whole_tensor_kernel(method: Method, tensor: TensorPlan) -> Callable[..., Any
         for t in range(codes.size):
             fuse.decode_whole(agents[t], codes[t], n, values[1 + t])
         shaped = values.reshape(-1, *tensor.output.shape)
-        merged = method.function(shaped[0], shaped[1:], **keywords(method.function, tensor.values))
+        merged = method.function(shaped[0], shaped[1:], tensor.name, **keywords(method.function, tensor.values))
         y = np.ascontiguousarray(merged, dtype=context.real).reshape(-1)
         y = np.where(y == values[0], values[0], y)
         flags |= fuse.encode_whole(y, out_code, n, out)

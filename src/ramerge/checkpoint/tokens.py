@@ -16,6 +16,7 @@ from ramerge._errors import CorruptInputError, IncompatibleError, MergeError
 from ramerge.checkpoint.base import Checkpoint, Notice
 from ramerge.checkpoint.facts import is_vocabulary_tensor, text_config
 from ramerge.checkpoint.files import json_object, read_small, resolve_inside, shown
+from ramerge.checkpoint.tokenizer_json import read_tokenizer
 
 _SHOWN = 5
 _SPECIAL = ("bos_token", "eos_token", "pad_token")
@@ -75,9 +76,9 @@ def token_ids(directory: Path | None) -> dict[str, int] | None:
     Raises:
         CorruptInputError: a file is not as it should be.
     """
-    whole = _json(directory, "tokenizer.json")
-    if whole is not None:
-        return _from_tokenizer_json(whole)
+    tokenizer = read_tokenizer(directory)
+    if tokenizer is not None:
+        return tokenizer.vocabulary
     ids = _json(directory, "vocab.json")
     if ids is None:
         lines = _text(directory, "vocab.txt")
@@ -85,14 +86,6 @@ def token_ids(directory: Path | None) -> dict[str, int] | None:
     if ids is None:
         return None
     return _checked({**ids, **(_json(directory, "added_tokens.json") or {})}, "vocab.json")
-
-
-def _from_tokenizer_json(content: Mapping[str, Any]) -> dict[str, int]:
-    vocab = (content.get("model") or {}).get("vocab") or {}
-    if isinstance(vocab, list):  # Unigram: [token, score] in the order of the ids
-        vocab = {pair[0]: i for i, pair in enumerate(vocab) if isinstance(pair, list) and pair}
-    added = content.get("added_tokens") or []
-    return _checked({**vocab, **{t.get("content"): t.get("id") for t in added}}, "tokenizer.json")
 
 
 def _checked(ids: Mapping[Any, Any], name: str) -> dict[str, int]:

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from ramerge.cli import options as opt
-from ramerge.cli.merge import describe, run_merge
-from ramerge.cli.render import emit_json
+from ramerge.cli.merge import run_merge, show_report
 
 Out = Annotated[
     Path,
@@ -43,10 +42,8 @@ def demo(
         "out": out / "merged",
         "overwrite": overwrite,
     }
-    report = run_merge(job, progress=text)
-    if as_json:
-        emit_json(report.to_json())
-    elif text:
+    show_report(run_merge(job, progress=text), as_json=as_json, quiet=quiet)
+    if text:
         flags = " ".join(f"--agent {name}={path}" for name, path in agents.items())
-        typer.echo(f"{describe(report)}\n\nnext  ramerge verify {out}/merged")
-        typer.echo(f"      ramerge merge --base {base} {flags} --method ram --out {out}/averaged")
+        typer.echo(f"\nnext  ramerge verify {out}/merged")
+        typer.echo(f"      ramerge merge --base {base} {flags} --method ram --out {out}/ram")

@@ -24,24 +24,11 @@ Out = Annotated[
         show_default=False,
     ),
 ]
-NonFinite = Annotated[
-    str | None,
-    typer.Option(
-        "--nonfinite",
-        metavar="POLICY",
-        help="On NaN or infinity: error, keep_base or propagate. [default: error]",
-        show_default=False,
-    ),
-]
 DryRun = Annotated[
     bool,
     typer.Option(
         "--dry-run", help="Check everything from headers, write nothing (= ramerge plan)."
     ),
-]
-Overwrite = Annotated[
-    bool,
-    typer.Option("--overwrite", help="Replace DIR as a whole, once the new model is complete."),
 ]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with an interrupted run of the same merge.")
@@ -53,19 +40,21 @@ def merge(
     config: opt.Config = None,
     out: Out,
     base: opt.Base = None,
-    agent: opt.Agents = None,
+    agents: opt.Agents = None,
     method: opt.MethodName = None,
-    assignments: opt.Assignments = None,
+    parameters: opt.Assignments = None,
     preset: opt.Preset = None,
     out_dtype: opt.OutDtype = None,
     shard_size: opt.ShardSize = None,
     threads: opt.Threads = None,
     memory: opt.Memory = "1GB",
-    nonfinite: NonFinite = None,
+    nonfinite: opt.NonFinite = None,
+    exclude: opt.Exclude = None,
+    extra: opt.Extra = "error",
     allow_pickle: opt.AllowPickle = False,
     allow_remote_code: opt.AllowRemoteCode = False,
     dry_run: DryRun = False,
-    overwrite: Overwrite = False,
+    overwrite: opt.Overwrite = False,
     resume: Resume = False,
     as_json: opt.AsJson = False,
     quiet: opt.Quiet = False,
@@ -74,27 +63,13 @@ def merge(
 
     Example: ramerge merge --base ./base --agent coder=./a --agent tools=./b --out ./merged
     """
-    job: dict[str, Any] = opt.inputs(
-        config=config,
-        base=base,
-        agents=agent,
-        method=method,
-        assignments=assignments,
-        preset=preset,
-    )
-    job |= {"out": out, "out_dtype": out_dtype, "shard_size": shard_size, "nonfinite": nonfinite}
-    job |= {"threads": threads, "memory": memory, "overwrite": overwrite, "resume": resume}
-    job |= {"allow_pickle": allow_pickle, "allow_remote_code": allow_remote_code}
+    job = opt.job(locals())
     if dry_run:
         from ramerge.cli.plan import show_plan
 
         show_plan(job, as_json=as_json, quiet=quiet)
         return
-    report = run_merge(job, progress=not (quiet or as_json))
-    if as_json:
-        emit_json(report.to_json())
-    elif not quiet:
-        typer.echo(describe(report))
+    show_report(run_merge(job, progress=not (quiet or as_json)), as_json=as_json, quiet=quiet)
 
 
 def run_merge(job: dict[str, Any], *, progress: bool) -> MergeReport:
@@ -106,7 +81,7 @@ def run_merge(job: dict[str, Any], *, progress: bool) -> MergeReport:
             return api.merge(**job, progress=bar)
     except KeyboardInterrupt:
         out = Path(job["out"])
-        if any(out.parent.glob(f"{out.name}.partial-*")):
+        if any(path.is_dir() for path in out.parent.glob(f"{out.name}.partial-*")):
             say(
                 "note",
                 "finished tensors are kept; the same command with --resume goes on from there",
@@ -114,39 +89,46 @@ def run_merge(job: dict[str, Any], *, progress: bool) -> MergeReport:
         raise
 
 
+def show_report(report: MergeReport, *, as_json: bool, quiet: bool) -> None:
+    """Print the report to stdout, and what a reader must not overlook to stderr."""
+    if as_json:
+        emit_json(report.to_json())
+    elif not quiet:
+        for text in report.decisions:
+            say("note", text)
+        for text in report.warnings:
+            say("warning", text)
+        typer.echo(describe(report))
+
+
 def describe(report: MergeReport) -> str:
-    """The report as text: a row per agent, one line on rounding, one on the work done."""
-    head = (
-        "agent",
-        "dtype",
-        "changed",
-        "unique",
-        "shared",
-        "rho",
-        "lambda",
-        "stored lambda",
-        "lost to rounding",
-    )
+    """The report as text: a row per agent, shares of all elements, and the work done."""
+    head = ("agent", "dtype", "changed", "unique", "shared", "ρ", "λ", "λ stored", "lost")
     rows = [
         (
             a.name,
             a.dtype,
             percent(a.density),
-            f"{a.unique:,}",
-            f"{a.shared:,}",
-            "-" if a.rho is None else f"{a.rho:.3g}",
-            f"{a.lam:.4g}",
-            f"{a.lam_stored:.4g}",
-            f"{a.lost_to_rounding:,}",
+            percent(a.unique / max(report.elements, 1)),
+            percent(a.shared / max(report.elements, 1)),
+            _number(a.rho, "{:.3g}"),
+            _number(a.lam, "{:.3f}"),
+            _number(a.lam_effective, "{:.3f}"),
+            "-" if a.lost_to_rounding is None else percent(a.lost_to_rounding),
         )
         for a in report.agents
     ]
-    lines = [columns([head, *rows], right=range(2, len(head)))]
-    rate = size(report.bytes_read / max(report.seconds, 1e-9))
     passes = "1 pass" if report.passes == 1 else f"{report.passes} passes"
-    lines.append(
-        f"{report.method}: {report.elements:,} elements, {size(report.bytes_read)} read in "
-        f"{seconds(report.seconds)} ({rate}/s), {passes}"
+    rate = size((report.bytes_read + report.bytes_written) / max(report.seconds, 1e-9))
+    work = f"{passes} over {size(report.bytes_read)}, {seconds(report.seconds)}, {rate}/s"
+    held = f"{report.tensors:,} tensors, {size(report.bytes_written)}"
+    table = columns([head, *rows], right=range(2, len(head)))
+    return (
+        f"{table}\n{report.method}: {report.elements:,} elements, {work}\n"
+        f"wrote {report.output}: {held}, verified"
     )
-    lines.append(f"wrote {report.output}, verified")
-    return "\n".join(lines)
+
+
+def _number(value: float | None, form: str) -> str:
+    """A number, or a dash where there is none."""
+    return "-" if value is None else form.format(value)

@@ -63,13 +63,42 @@ ShardSize = Annotated[
         "--shard-size", metavar="SIZE", help="Largest output file, as 5GB.", show_default=False
     ),
 ]
+NonFinite = Annotated[
+    str | None,
+    typer.Option(
+        "--nonfinite",
+        metavar="POLICY",
+        help="On NaN or infinity: error, keep_base or propagate. [default: error]",
+        show_default=False,
+    ),
+]
+Overwrite = Annotated[
+    bool,
+    typer.Option("--overwrite", help="Replace DIR as a whole, once the new model is complete."),
+]
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--exclude",
+        metavar="PATTERN",
+        help="Tensors to copy from the base, by part of their name or glob. Repeatable.",
+    ),
+]
+Extra = Annotated[
+    str,
+    typer.Option(
+        "--extra",
+        metavar="POLICY",
+        help="On tensors that an agent has and the base lacks: error or drop.",
+    ),
+]
 Threads = Annotated[
     int | None,
     typer.Option(
         "--threads",
         metavar="N",
         min=1,
-        help="Worker threads. Default: one per core.",
+        help="Worker threads. Default: one per core, at most 8.",
         show_default=False,
     ),
 ]
@@ -121,31 +150,19 @@ def _value(text: str) -> Any:
         return text
 
 
-def inputs(
-    *,
-    config: Path | None,
-    base: str | None,
-    agents: list[str] | None,
-    method: str | None,
-    assignments: list[str] | None,
-    preset: str | None,
-) -> dict[str, Any]:
-    """The job part of the arguments of `ramerge.api.merge` and `plan`.
+def job(given: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of `ramerge.api` from a command's, which bear the same names.
 
     Raises:
         ConfigError: neither a configuration file nor a base and agents, or a malformed `--set`.
     """
-    if config is None and not (base and agents):
-        missing = "no --agent" if base else "neither a CONFIG.yml nor --base and --agent"
+    if given["config"] is None and not (given["base"] and given["agents"]):
+        missing = "no --agent" if given["base"] else "neither a CONFIG.yml nor --base and --agent"
         raise ConfigError(
             f"nothing to merge: {missing} given",
             hint="name a CONFIG.yml, or --base B --agent A1 --agent A2",
         )
-    return {
-        "config": config,
-        "base": base,
-        "agents": agents or None,
-        "method": method,
-        "parameters": split_assignments(assignments or []) or None,
-        "preset": preset,
-    }
+    parameters = split_assignments(given["parameters"] or [])
+    rest = {"agents": given["agents"] or None, "exclude": given["exclude"] or ()}
+    printing = {"dry_run", "as_json", "quiet"}
+    return {k: v for k, v in given.items() if k not in printing} | rest | {"parameters": parameters}

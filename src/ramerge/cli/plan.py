@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ramerge.cli import options as opt
-from ramerge.cli.render import emit_json
+from ramerge.cli.render import columns, emit_json, say, size
+
+if TYPE_CHECKING:
+    from ramerge.planning import Plan
 
 Out = Annotated[
     Path | None,
@@ -26,14 +29,18 @@ def plan(
     *,
     config: opt.Config = None,
     base: opt.Base = None,
-    agent: opt.Agents = None,
+    agents: opt.Agents = None,
     method: opt.MethodName = None,
-    assignments: opt.Assignments = None,
+    parameters: opt.Assignments = None,
     preset: opt.Preset = None,
     out: Out = None,
     out_dtype: opt.OutDtype = None,
     shard_size: opt.ShardSize = None,
+    nonfinite: opt.NonFinite = None,
+    exclude: opt.Exclude = None,
+    extra: opt.Extra = "error",
     memory: opt.Memory = "1GB",
+    overwrite: opt.Overwrite = False,
     allow_pickle: opt.AllowPickle = False,
     as_json: opt.AsJson = False,
     quiet: opt.Quiet = False,
@@ -42,30 +49,43 @@ def plan(
 
     Example: ramerge plan merge.yml --out ./merged
     """
-    job = opt.inputs(
-        config=config,
-        base=base,
-        agents=agent,
-        method=method,
-        assignments=assignments,
-        preset=preset,
-    )
-    job |= {
-        "out": out,
-        "out_dtype": out_dtype,
-        "shard_size": shard_size,
-        "memory": memory,
-        "allow_pickle": allow_pickle,
-    }
-    show_plan(job, as_json=as_json, quiet=quiet)
+    show_plan(opt.job(locals()), as_json=as_json, quiet=quiet)
 
 
 def show_plan(job: dict[str, Any], *, as_json: bool, quiet: bool) -> None:
     """Plan ``job`` and print the plan; its problems, if any, are raised together."""
+    from inspect import signature
+
     from ramerge import api
 
-    result = api.plan(**job)
+    wanted = signature(api.plan).parameters
+    result = api.plan(**{key: value for key, value in job.items() if key in wanted})
     if as_json:
         emit_json(result.to_json())
     elif not quiet:
-        typer.echo(result)
+        for text in result.decisions:
+            say("note", text)
+        for text in result.warnings:
+            say("warning", text)
+        typer.echo(describe(result))
+
+
+def describe(plan: Plan) -> str:
+    """The plan as text: who is merged into what, and what it takes."""
+    settings = ", ".join(f"{key} {value}" for key, value in plan.to_json()["parameters"].items())
+    files = len(plan.layout.shards)
+    rows = [("base", plan.base.source)]
+    rows += [
+        (f"agent {name}", agent.source)
+        for name, agent in zip(plan.agent_names, plan.agents, strict=True)
+    ]
+    rows += [
+        ("method", f"{plan.method.name} ({settings})" if settings else plan.method.name),
+        (
+            "merged",
+            f"{len(plan.merged):,} of {len(plan.tensors):,} tensors, {plan.elements:,} elements",
+        ),
+        ("reads", f"{size(plan.bytes_read)} a pass; {plan.method.cost}"),
+        ("writes", f"{size(plan.bytes_written)} in {files} file{'s' if files > 1 else ''}"),
+    ]
+    return columns(rows)

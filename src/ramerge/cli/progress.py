@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import sys
+import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
+    from ramerge.engine import Step
 
-class Step(Protocol):
-    """What the engine reports: ``done`` of ``total`` bytes of the phase that it is in."""
-
-    done: int
-    total: int
-    phase: str
+REDRAW_S = 0.05
 
 
 class ProgressBar:
@@ -30,6 +27,7 @@ class ProgressBar:
         self._show = enabled and sys.stderr.isatty()
         self._bar: Bar | None = None
         self._tasks: dict[str, TaskID] = {}
+        self._next = 0.0
 
     def __enter__(self) -> ProgressBar:
         return self
@@ -44,9 +42,11 @@ class ProgressBar:
             self._bar.stop()
 
     def __call__(self, step: Step) -> None:
-        """Show ``step``; called from the engine, any number of times."""
-        if not self._show:
+        """Show ``step``; called from the engine after every chunk."""
+        now = time.monotonic()
+        if not self._show or (now < self._next and step.done < step.total):
             return
+        self._next = now + REDRAW_S
         if self._bar is None:
             self._bar = _new_bar()
             self._bar.start()

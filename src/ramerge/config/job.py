@@ -8,6 +8,7 @@ from typing import Literal
 
 from ramerge._signature import Scalar
 from ramerge._types import DType
+from ramerge.checkpoint.vocabulary import TokenizerRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,24 @@ class AgentJob:
 
 
 @dataclass(frozen=True, slots=True)
+class SliceSource:
+    """Layers [start, stop) of one model: an agent's name, or ``base``."""
+
+    model: str
+    start: int
+    stop: int
+    parameters: Settings = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The next layers of the output: equally many of each source, merged with each other."""
+
+    sources: tuple[SliceSource, ...]
+    parameters: Settings = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A merge, ready to be planned. Order of ``agents`` is the order of the arithmetic."""
 
@@ -53,7 +72,8 @@ class Job:
     out_dtype: DType | None = None  # None: each tensor keeps the base's
     nonfinite: Literal["error", "keep_base", "propagate"] = "error"
     shard_size: int = 5_000_000_000  # bytes
-    exclude: tuple[str, ...] = ()  # name patterns copied from the base, not merged
-    tokenizer: Mapping[str, object] | None = None
-    chat_template: str | None = None
-    notes: tuple[str, ...] = field(default=())  # what the config reader must tell the user
+    exclude: tuple[str, ...] = ()  # tensors copied from the base: parts of names, or globs
+    tokenizer: TokenizerRules | None = None  # None: the base's files, rows as they are
+    chat_template: str | None = None  # a name (`auto`, `chatml` …) or a Jinja template
+    slices: tuple[Slice, ...] = ()  # none: every layer at its own place
+    notes: tuple[str, ...] = field(default=(), compare=False)  # what the user must be told

@@ -81,18 +81,14 @@ def float_to_f16(value):
     return np.uint16(h | sign)
 
 
-@njit(inline="always", **JIT)
+@njit(**JIT)
 def double_to_odd(value):
     """Float64 to float32, rounded to odd, so that a second rounding to fewer bits is still one rounding."""
     near = np.float32(value)
     bits = float_to_bits(near)
-    if not (np.float64(near) != value):  # exact, or NaN handled below by the narrow encoders
-        return near
-    if value != value:
-        return near
-    if abs(np.float64(near)) > abs(value):
-        bits -= np.uint32(1)
-    return bits_to_float(np.uint32(bits | np.uint32(1)))
+    exact = np.float64(near) == value or value != value
+    toward_zero = bits - np.uint32(abs(np.float64(near)) > abs(value))
+    return near if exact else bits_to_float(np.uint32(toward_zero | np.uint32(1)))
 
 
 @njit(inline="always", **JIT)
@@ -129,7 +125,7 @@ def narrow(value):
     raise AssertionError("compiled code only")
 
 
-@overload(narrow, inline="always")
+@overload(narrow)
 def _narrow(value):
     if value == types.float32:
         return lambda value: value

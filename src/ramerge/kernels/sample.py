@@ -13,7 +13,7 @@ from ramerge._types import I64
 from ramerge.kernels.codec import JIT, decode, encode
 from ramerge.kernels.fuse import BLOCK, load
 
-MOST = 64
+MOST = 16
 
 
 def blocks(elements: int, most: int = MOST) -> I64:

@@ -114,3 +114,23 @@ def largest(x, theta, pattern, contributors, k, start, coef, out, spare):
         take_own(x, a, pattern, bit, coef.unique[t], k, own)
     for i in range(k):
         out[i] = own[i] if contributors[i] == np.uint32(1) else winner[i]
+
+
+class Region(NamedTuple):
+    """Coefficients of the region checkpoints: which agent, and the scale of its task vector there."""
+
+    agent: Any  # int
+    scale: Any  # working dtype
+    shared: Any  # bool: shared elements instead of unique ones
+
+
+def region(x, theta, pattern, contributors, k, start, coef, out, spare):
+    """The base, plus one agent's scaled task vector on its unique (or shared) elements only."""
+    own = spare[0]
+    bit = np.uint32(1) << np.uint32(coef.agent)
+    for i in range(k):
+        own[i] = x[i]
+    take_own(x, theta[coef.agent], pattern, bit, coef.scale, k, own)
+    for i in range(k):
+        alone = contributors[i] == np.uint32(1)
+        out[i] = own[i] if alone != coef.shared else x[i]

@@ -97,6 +97,10 @@ class Overlap:
         scaled = {p: round(n * factor) if p.bit_count() == 1 else n for p, n in self.counts.items()}
         return Overlap(self.agents, scaled)
 
+    def scaled(self, factor: float) -> Overlap:
+        """The same record for ``factor`` times as many elements: what a sample says of the whole."""
+        return Overlap(self.agents, {p: round(n * factor) for p, n in self.counts.items()})
+
     def to_json(self) -> dict[str, int]:
         """Pattern -> elements, keys as decimal strings."""
         return {str(p): n for p, n in self.counts.items()}

@@ -1,0 +1,150 @@
+"""SHA-256 of files, computed while the merge reads them instead of reading them once more."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from ramerge._errors import CorruptInputError
+from ramerge._types import Bytes
+from ramerge.checkpoint.base import Checkpoint, Extent, OutputFile
+
+STEP = 1 << 20  # bytes per read
+
+
+def hash_file(path: Path) -> tuple[int, str]:
+    """Size and hex SHA-256 of a file, read with a bounded buffer."""
+    digest = hashlib.sha256()
+    size = 0
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(STEP):
+            digest.update(piece)
+            size += len(piece)
+    return size, digest.hexdigest()
+
+
+class OrderedHasher:
+    """Hashes one file from pieces that several threads feed in file order.
+
+    A piece that is early waits for its predecessors. That cannot block for ever, because threads
+    take their pieces in order. What nobody feeds (the header, tensors left out) is read from the
+    file here.
+    """
+
+    def __init__(self, path: Path, extents: Sequence[Extent]) -> None:
+        """Args: the file; extents that will be fed, ascending."""
+        self._path = path
+        self._digest = hashlib.sha256()
+        self._position = 0  # bytes hashed
+        self._ends = [(e.offset, e.offset + e.nbytes) for e in extents if e.nbytes]
+        self._current = 0  # index of the extent being fed
+        self._next = self._ends[0][0] if self._ends else -1  # where the next piece to be fed starts
+        self._turn = threading.Condition()
+        self._aborted = False
+
+    def update(self, offset: int, data: Bytes) -> None:
+        """Hash ``data``, which lies at ``offset``, once all bytes before it are hashed."""
+        if not data.size:
+            return
+        with self._turn:
+            while self._next != offset and not self._aborted:
+                self._turn.wait()
+        if self._aborted:
+            return
+        # Only the thread whose turn it is gets here, so the digest needs no lock.
+        self._fill(offset)
+        self._digest.update(data.data)
+        self._position = offset + data.size
+        with self._turn:
+            self._next = self._position
+            if self._position == self._ends[self._current][1]:
+                self._current += 1
+                last = self._current == len(self._ends)
+                self._next = -1 if last else self._ends[self._current][0]
+            self._turn.notify_all()
+
+    def _fill(self, until: int) -> None:
+        if until <= self._position:
+            return
+        with self._path.open("rb", buffering=0) as file:
+            file.seek(self._position)
+            while self._position < until:
+                piece = file.read(min(STEP, until - self._position))
+                if not piece:
+                    raise CorruptInputError(f"`{self._path.name}` became shorter while it was read")
+                self._digest.update(piece)
+                self._position += len(piece)
+
+    def finish(self) -> tuple[int, str]:
+        """Hash what is left; returns size and hex digest."""
+        size = self._path.stat().st_size
+        self._fill(size)
+        return size, self._digest.hexdigest()
+
+    def abort(self) -> None:
+        """Wake every waiting thread: a predecessor failed and will never come."""
+        with self._turn:
+            self._aborted = True
+            self._turn.notify_all()
+
+
+class InputHashes:
+    """SHA-256 of every input file of a merge; the engine's observer (`engine.Observer`).
+
+    Files whose tensors are visited in the order in which they lie are hashed on the way; the others
+    are read once more.
+    """
+
+    def __init__(self, checkpoints: Sequence[Checkpoint], visited: Sequence[Sequence[str]]) -> None:
+        """Take the streams in engine order, and of each the tensors to be read, in order."""
+        self._checkpoints = checkpoints
+        self._hashers: list[dict[str, OrderedHasher]] = []
+        self._extents: list[dict[str, Extent]] = []
+        for checkpoint, names in zip(checkpoints, visited, strict=True):
+            extents = {n: e for n in names if (e := checkpoint.extent(n)) is not None}
+            self._extents.append(extents)
+            self._hashers.append(_hashers(checkpoint, list(extents.values())))
+
+    def __call__(self, stream: int, name: str, start: int, data: Bytes) -> None:
+        """Take note of a piece that was read: elements from ``start`` of tensor ``name``."""
+        extent = self._extents[stream].get(name)
+        if extent is None or not data.size:
+            return
+        hasher = self._hashers[stream].get(extent.file)
+        if hasher is not None:
+            itemsize = self._checkpoints[stream].spec(name).dtype.itemsize
+            hasher.update(extent.offset + start * itemsize, data)
+
+    def abort(self) -> None:
+        """Wake all threads that wait for their turn."""
+        for hashers in self._hashers:
+            for hasher in hashers.values():
+                hasher.abort()
+
+    def finish(self) -> list[tuple[OutputFile, ...]]:
+        """Name, size and digest of every file, per stream."""
+        done: dict[Path, tuple[int, str]] = {}
+        result = []
+        for checkpoint, hashers in zip(self._checkpoints, self._hashers, strict=True):
+            for file in checkpoint.files():
+                if file.path not in done:
+                    hasher = hashers.get(file.name)
+                    done[file.path] = hasher.finish() if hasher else hash_file(file.path)
+            result.append(tuple(OutputFile(f.name, *done[f.path]) for f in checkpoint.files()))
+        return result
+
+
+def _hashers(checkpoint: Checkpoint, extents: Sequence[Extent]) -> dict[str, OrderedHasher]:
+    """A hasher for each file whose extents come in ascending order."""
+    paths: Mapping[str, Path] = {f.name: f.path for f in checkpoint.files()}
+    by_file: dict[str, list[Extent]] = {}
+    for extent in extents:
+        by_file.setdefault(extent.file, []).append(extent)
+    return {
+        name: OrderedHasher(paths[name], pieces)
+        for name, pieces in by_file.items()
+        if all(a.offset + a.nbytes <= b.offset for a, b in pairwise(pieces))
+    }

@@ -1,0 +1,126 @@
+"""Single fields of a configuration; an error names place, key and what was wanted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from ramerge._errors import ConfigError, MergeError
+from ramerge._types import DType
+from ramerge.config.settings import did_you_mean
+from ramerge.config.yaml import Node
+
+T = TypeVar("T")
+FLOATS = ("bfloat16", "float16", "float32", "float64")
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("KMGT", start=1)}
+_SIZE = re.compile(r"([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?)\s*([KMGT]?i?)B?", re.IGNORECASE)
+
+
+def attempt(problems: list[MergeError], read: Callable[..., T], *args: object) -> T | None:
+    """The result of ``read(*args)``; its ConfigError goes to ``problems`` and None comes back."""
+    try:
+        return read(*args)
+    except ConfigError as error:
+        problems.append(error)
+        return None
+
+
+def optional(
+    tree: Mapping[str, Node],
+    key: str,
+    problems: list[MergeError],
+    read: Callable[..., T],
+    *args: object,
+) -> T | None:
+    """``read`` of the value under ``key``; None where it is missing, null or wrong."""
+    node = tree.get(key)
+    if node is None or node.value is None:
+        return None
+    return attempt(problems, read, node, *args)
+
+
+def check_keys(
+    node: Node,
+    known: Iterable[str],
+    what: str,
+    problems: list[MergeError],
+    hints: Mapping[str, str] | None = None,
+) -> None:
+    """Report every key of the mapping ``node`` that is not ``known``."""
+    assert isinstance(node.value, dict)
+    known = list(known)
+    for key in node.value:
+        if key not in known:
+            listed = ", ".join(f"`{k}`" for k in known)
+            hint = (hints or {}).get(key) or did_you_mean(key, known, f"keys here are {listed}")
+            problems.append(node.key_error(key, f"unknown key `{key}` in {what}", hint=hint))
+
+
+def mapping(node: Node, what: str) -> Node:
+    """The node, which must be a mapping."""
+    if not isinstance(node.value, dict):
+        raise node.error(f"{what} is a mapping, not {node.kind}")
+    return node
+
+
+def items(node: Node, what: str) -> tuple[Node, ...]:
+    """The items of a list."""
+    if not isinstance(node.value, tuple):
+        hint = "every item begins with `- `" if isinstance(node.value, dict) else None
+        raise node.error(f"{what} is a list, not {node.kind}", hint=hint)
+    return node.value
+
+
+def text(node: Node, what: str) -> str:
+    """A text that is not empty (numbers and words such as `1.5` count as text, too)."""
+    if isinstance(node.value, dict | tuple) or node.value is None or not node.text.strip():
+        raise node.error(f"{what} is a text, not {node.kind}")
+    return node.text
+
+
+def whole(node: Node, what: str, minimum: int) -> int:
+    """A whole number, at least ``minimum``."""
+    value = node.value
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise node.error(f"{what} is a whole number >= {minimum}, not {node.kind}")
+    return value
+
+
+def flag(node: Node, what: str) -> bool:
+    """``true`` or ``false``."""
+    if not isinstance(node.value, bool):
+        raise node.error(f"{what} is `true` or `false`, not {node.kind}")
+    return node.value
+
+
+def choice(node: Node, what: str, choices: tuple[str, ...]) -> str:
+    """One of ``choices``."""
+    word = node.text if not isinstance(node.value, dict | tuple) else ""
+    if word not in choices:
+        listed = ", ".join(f"`{c}`" for c in choices)
+        hint = did_you_mean(word, choices)
+        raise node.error(f"{what} is one of {listed}, not {node.kind}", hint=hint)
+    return word
+
+
+def dtype(node: Node, what: str) -> DType:
+    """A floating-point type by its torch name."""
+    return DType.parse(choice(node, what, FLOATS))
+
+
+def size(node: Node, what: str) -> int:
+    """Bytes: a number, or a number with K, M, G, T (powers of 1000) or Ki, Mi, Gi, Ti, and B.
+
+    Raises:
+        ConfigError: something else, or less than one byte.
+    """
+    found = None if isinstance(node.value, dict | tuple | bool) else _SIZE.fullmatch(node.text)
+    unit = found[2].upper().replace("I", "i") if found else "?"
+    if found is None or unit not in _UNITS:
+        raise node.error(f"{what} is a size like `5GB`, not {node.kind}")
+    count = int(float(found[1].replace("_", "")) * _UNITS[unit])
+    if count < 1:
+        raise node.error(f"{what} is at least one byte, not {node.kind}")
+    return count

@@ -1,0 +1,226 @@
+"""What a merge did, in the terms of SPEC 1: the table at the end, the manifest's numbers, the model card's table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ramerge._types import Json
+from ramerge.checkpoint.base import OutputFile
+from ramerge.compat import main_dtype
+from ramerge.engine import Outcome
+from ramerge.planning import Plan
+from ramerge.probes.overlap import Overlap
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSummary:
+    """One agent in a merge.
+
+    Attributes:
+        name: config name.
+        dtype: dtype most of it is stored in.
+        changed: elements it changed.
+        density: changed / all.
+        unique: elements that it alone changed.
+        shared: elements that others changed too.
+        rho: shared / unique; None without unique elements.
+        lam: λ on its unique elements; with several scopes their mean, weighted by unique elements; None where the
+            method has no λ.
+        lam_range: smallest and largest λ over the scopes.
+        lam_effective: ⟨merged - base, τ⟩ / ⟨τ, τ⟩ over unique elements after rounding, from a fixed sample of blocks;
+            None without unique elements in it.
+        lost_to_rounding: share of its sampled changed elements that came out as the base; None when it changed none.
+    """
+
+    name: str
+    dtype: str
+    changed: int
+    density: float
+    unique: int
+    shared: int
+    rho: float | None
+    lam: float | None
+    lam_range: tuple[float, float] | None
+    lam_effective: float | None
+    lost_to_rounding: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class MergeReport:
+    """The result of `ramerge.merge`.
+
+    Attributes:
+        lost_to_rounding: share of sampled changed elements that came out as the base.
+        sampled: changed elements in that sample; the sample is up to 16 blocks of 1,024 elements of every tensor.
+        passes: reads of the inputs, probe passes included.
+        bytes_read: input bytes read by them.
+        bytes_written: size of the weights.
+        seconds: wall time, the final verification included.
+        output: the directory; None for a merge in memory.
+        decisions: what was copied, dropped or left out, in words.
+    """
+
+    method: str
+    preset: str | None
+    parameters: Json
+    elements: int
+    unchanged: int
+    agents: tuple[AgentSummary, ...]
+    lost_to_rounding: float | None
+    sampled: int
+    passes: int
+    bytes_read: int
+    bytes_written: int
+    seconds: float
+    output: Path | None
+    files: tuple[OutputFile, ...]
+    tensors: int
+    decisions: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    def to_json(self) -> Json:
+        """One JSON object; ``output`` as text."""
+        return asdict(self) | {"output": None if self.output is None else str(self.output)}
+
+
+def total_overlap(plan: Plan, outcome: Outcome) -> Overlap:
+    """Exact contributor patterns over all merged tensors."""
+    return Overlap.total(len(plan.agents), (outcome.records[t.name].overlap for t in plan.merged))
+
+
+def agents(plan: Plan, outcome: Outcome) -> tuple[AgentSummary, ...]:
+    """The summary of every agent, in config order."""
+    overlap = total_overlap(plan, outcome)
+    return tuple(_agent(plan, outcome, overlap, t) for t in range(len(plan.agents)))
+
+
+def _agent(plan: Plan, outcome: Outcome, overlap: Overlap, t: int) -> AgentSummary:
+    records = [outcome.records[x.name] for x in plan.merged]
+    moved = math.fsum(r.moved[t] for r in records)
+    squared = math.fsum(r.squared[t] for r in records)
+    seen, lost = _tally(outcome, plan, 1 + t)
+    rho = overlap.rho(t)
+    lams = _lambdas(plan, outcome, t)
+    return AgentSummary(
+        name=plan.agent_names[t],
+        dtype=main_dtype(plan.agents[t]).name,
+        changed=overlap.changed(t),
+        density=overlap.changed(t) / max(overlap.elements, 1),
+        unique=overlap.unique(t),
+        shared=overlap.shared(t),
+        rho=None if math.isinf(rho) else rho,
+        lam=_mean(lams),
+        lam_range=(min(x for x, _ in lams), max(x for x, _ in lams)) if lams else None,
+        lam_effective=moved / squared if squared else None,
+        lost_to_rounding=lost / seen if seen else None,
+    )
+
+
+def _lambdas(plan: Plan, outcome: Outcome, t: int) -> list[tuple[float, int]]:
+    """λ of agent t in every scope, with its unique elements there."""
+    unique: dict[str, int] = {}
+    for tensor in plan.merged:
+        unique[tensor.group] = unique.get(tensor.group, 0) + outcome.records[tensor.name].overlap.unique(t)
+    return [(lams[t], unique[group]) for group, lams in outcome.lambdas.items() if lams]
+
+
+def _mean(lams: Sequence[tuple[float, int]]) -> float | None:
+    if len({x for x, _ in lams}) == 1:
+        return lams[0][0]
+    weight = sum(n for _, n in lams)
+    return math.fsum(x * n for x, n in lams) / weight if weight else None
+
+
+def _tally(outcome: Outcome, plan: Plan, row: int) -> tuple[int, int]:
+    """Sampled changed elements and those lost to rounding; row 0 is any agent, row 1 + t agent t."""
+    rows = [outcome.records[t.name].tallies[row] for t in plan.merged]
+    return sum(seen for seen, _ in rows), sum(lost for _, lost in rows)
+
+
+def notes(plan: Plan, outcome: Outcome, summaries: Sequence[AgentSummary]) -> tuple[str, ...]:
+    """What the numbers say that a reader should not have to find out alone."""
+    found = []
+    lams = [a.lam for a in summaries]
+    if len(lams) > 1 and len(set(lams)) == 1 and lams[0] not in {None, 1.0} and plan.values.get("scope") == "model":
+        found.append(f"every ρ reaches alpha, so all agents have the same λ = {lams[0]:.4g}")
+    for a in summaries:
+        if a.changed == 0:
+            found.append(f"agent `{a.name}` does not differ from the base anywhere (mask `{plan.values.get('mask', 'exact')}`)")
+        elif a.density > 0.8:
+            found.append(
+                f"agent `{a.name}` changed {a.density:.0%} of all elements: with little left unique, RAM comes close to"
+                " plain averaging; is it from this base, or stored in another dtype?"
+            )
+    seen, lost = _tally(outcome, plan, 0)
+    if seen and lost / seen > 0.001:
+        dtypes = sorted({t.output.dtype.name for t in plan.merged})
+        found.append(
+            f"{lost / seen:.2%} of changed elements were lost to rounding to {'/'.join(dtypes)}"
+            " (from a sample); `out_dtype: float32` keeps them"
+        )
+    return tuple(found)
+
+
+def report(
+    plan: Plan, outcome: Outcome, *, seconds: float, output: Path | None, files: Sequence[OutputFile]
+) -> MergeReport:
+    """Put everything together."""
+    summaries = agents(plan, outcome)
+    overlap = total_overlap(plan, outcome)
+    seen, lost = _tally(outcome, plan, 0)
+    return MergeReport(
+        method=plan.method.name,
+        preset=plan.job.preset,
+        parameters=plan.parameters,
+        elements=overlap.elements,
+        unchanged=overlap.unchanged,
+        agents=summaries,
+        lost_to_rounding=lost / seen if seen else None,
+        sampled=seen,
+        passes=outcome.passes,
+        bytes_read=outcome.bytes_read,
+        bytes_written=plan.bytes_written,
+        seconds=seconds,
+        output=output,
+        files=tuple(files),
+        tensors=len(plan.tensors),
+        decisions=plan.decisions,
+        warnings=(*plan.warnings, *notes(plan, outcome, summaries)),
+    )
+
+
+def probe_json(plan: Plan, outcome: Outcome) -> Json:
+    """The counts of a merge in the layout of the probe JSON (DESIGN), as the manifest stores them."""
+    overlap = total_overlap(plan, outcome)
+    names = plan.agent_names
+    pairs = [
+        {"a": names[a], "b": names[b], "both": overlap.both(a, b)}
+        for a in range(len(names))
+        for b in range(a + 1, len(names))
+    ]
+    rows = [
+        {
+            "name": a.name,
+            "dtype": a.dtype,
+            "changed": a.changed,
+            "density": a.density,
+            "unique": a.unique,
+            "shared": a.shared,
+            "rho": a.rho,
+            "lambda": a.lam,
+            "overlap_with": overlap.overlap_with(t),
+        }
+        for t, a in enumerate(agents(plan, outcome))
+    ]
+    kind = plan.values.get("mask", "exact")
+    return {
+        "version": 1,
+        "mask": {"kind": kind, "epsilon": plan.epsilon},
+        "elements": overlap.elements,
+        "unchanged": overlap.unchanged,
+        "agents": rows,
+        "pairs": pairs,
+    }
