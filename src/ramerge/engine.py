@@ -529,7 +529,7 @@ def whole_tensor_kernel(method: Method, tensor: TensorPlan) -> Callable[..., Any
         for t in range(codes.size):
             fuse.decode_whole(agents[t], codes[t], n, values[1 + t])
         shaped = values.reshape(-1, *tensor.output.shape)
-        merged = method.function(shaped[0], shaped[1:], **keywords(method.function, tensor.values))
+        merged = method.function(shaped[0], shaped[1:], tensor.name, **keywords(method.function, tensor.values))
         y = np.ascontiguousarray(merged, dtype=context.real).reshape(-1)
         y = np.where(y == values[0], values[0], y)
         flags |= fuse.encode_whole(y, out_code, n, out)
