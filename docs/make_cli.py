@@ -1,10 +1,14 @@
-"""Write docs/cli.md from the program's own --help; a test checks that they agree."""
+"""Write docs/cli.md and README's example from the program itself; tests check that they agree."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import os
+import re
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 from ramerge.cli.app import available, run
@@ -66,5 +70,30 @@ def _subcommands(name: str) -> list[str]:
     return [line.split()[0] for line in listed if line.startswith("  ") and line[2:3].strip()]
 
 
+def demo_output() -> str:
+    """What `make demo` prints, once the kernels are compiled."""
+    command = [sys.executable, "-m", "ramerge", "demo", "--overwrite"]
+    with tempfile.TemporaryDirectory() as empty:
+        for _ in range(2):
+            done = subprocess.run(
+                command,
+                cwd=empty,
+                text=True,
+                check=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+    return done.stdout
+
+
+def with_demo(page: str) -> str:
+    """``page`` with the output between its demo marks replaced."""
+    block = f"<!-- demo -->\n```text\n{demo_output()}```\n<!-- /demo -->"
+    return re.sub("<!-- demo -->.*<!-- /demo -->", lambda _: block, page, flags=re.DOTALL)
+
+
 if __name__ == "__main__":
-    Path(__file__).with_name("cli.md").write_text(reference(), encoding="utf-8")
+    here = Path(__file__).parent
+    (here / "cli.md").write_text(reference(), encoding="utf-8")
+    readme = here.parent / "README.md"
+    readme.write_text(with_demo(readme.read_text(encoding="utf-8")), encoding="utf-8")

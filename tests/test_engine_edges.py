@@ -193,7 +193,7 @@ def run_f16(base, agent):
     from ramerge.config.job import AgentJob, Job
     from ramerge.executors import threads
     from ramerge.methods.registry import find
-    from ramerge.plan import build
+    from ramerge.planning import build
 
     job = Job("base", (AgentJob("a", "a"),), "ram", out_dtype=DType.F16, nonfinite="keep_base")
     plan = build(job, find("ram")[0], MemoryCheckpoint(base, "base"), {"a": MemoryCheckpoint(agent, "a")})

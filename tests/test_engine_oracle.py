@@ -16,7 +16,7 @@ from ramerge.checkpoint.memory import MemoryCheckpoint, MemorySink
 from ramerge.config.job import AgentJob, Job
 from ramerge.executors import threads
 from ramerge.methods.registry import find
-from ramerge.plan import build
+from ramerge.planning import build
 
 DTYPES = [np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)]
 

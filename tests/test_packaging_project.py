@@ -82,3 +82,20 @@ def test_targets_named_in_the_docs_are_in_the_makefile():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md"):
         assert set(re.findall(r"make ([a-z-]+)", page.read_text())) - {"are"} <= targets
+
+
+def test_the_readme_shows_what_the_demo_prints():
+    """Times and rates apart, which no two runs share."""
+    page = (ROOT / "README.md").read_text()
+    shown = re.search(r"<!-- demo -->\n```text\n(.*?)```", page, flags=re.DOTALL)[1]
+    script = "import sys, make_cli; sys.stdout.write(make_cli.demo_output())"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT / "docs",
+        env=child_environment(),
+    )
+    timeless = re.compile(r"[0-9.]+ s, [0-9.]+ [kMG]?B/s")
+    assert timeless.sub("", done.stdout) == timeless.sub("", shown), "run `make docs`"

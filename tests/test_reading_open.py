@@ -28,8 +28,8 @@ def fails(source, match, error, code):
 
 FOLDERS = {
     "gguf": (["model.q4.gguf"], "GGUF", IncompatibleError, 4),
-    "verl_34": (["model_world_size_8_rank_0.pt"], "raw verl FSDP", IncompatibleError, 4),
-    "dcp": ([".metadata", "__0_0.distcp"], "distributed checkpoint", IncompatibleError, 4),
+    "verl_34": (["model_world_size_8_rank_0.pt"], "raw verl FSDP", SecurityError, 8),
+    "dcp": ([".metadata", "__0_0.distcp"], "distributed checkpoint", SecurityError, 8),
     "deepspeed": (["zero_to_fp32.py", "latest"], "DeepSpeed", IncompatibleError, 4),
     "megatron": (["latest_checkpointed_iteration.txt"], "Megatron", IncompatibleError, 4),
     "pickle": (["pytorch_model.bin"], "Python pickles", SecurityError, 8),

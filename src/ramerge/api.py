@@ -29,7 +29,7 @@ from ramerge.engine import Progress
 from ramerge.executors import threads as executor
 from ramerge.kernels.limits import BLOCK
 from ramerge.methods.registry import METHODS, find
-from ramerge.plan import CHUNK, Plan, build
+from ramerge.planning import CHUNK, Plan, build
 from ramerge.summary import MergeReport
 
 __all__ = ["MergeReport", "Plan", "VerifyReport", "merge", "merge_state_dicts", "plan", "verify"]
@@ -350,7 +350,7 @@ def _manifest_facts(plan: Plan, outcome: engine.Outcome, digests: Sequence[Any])
     return {
         "ramerge": __version__,
         "method": plan.method.name,
-        "parameters": summary.parameters(plan),
+        "parameters": plan.parameters,
         "preset": plan.job.preset,
         "inputs": inputs,
         "probe": summary.probe_json(plan, outcome),
@@ -375,6 +375,6 @@ def _card_facts(plan: Plan, outcome: engine.Outcome) -> dict[str, Any]:
             for a, s in zip(_active(plan), summary.agents(plan, outcome), strict=True)
         ],
         "method": plan.method,
-        "parameters": summary.parameters(plan),
+        "parameters": plan.parameters,
         "config": to_yaml(plan.job, source=public_source),
     }

@@ -3,7 +3,7 @@
     for tensor in plan: for chunk of tensor:          (several threads, each with its own buffers)
         read the base's and the agents' bytes  ->  kernel: decode, compare, count, merge, encode  ->  write
 
-Nothing here is ever as large as a tensor. A chunk is `plan.CHUNK` elements; results are added up in the order of
+Nothing here is ever as large as a tensor. A chunk is `planning.CHUNK` elements; results are added up in the order of
 tensors and chunks, whatever thread made them, so the output depends on neither threads nor chunk size.
 
 **RAM+ in one read.** λ depends on counts over the whole model, which are known only after everything was read. So λ is
@@ -27,7 +27,7 @@ from ramerge._types import Bytes, F64, I64, Json
 from ramerge.checkpoint.base import Checkpoint, Sink
 from ramerge.kernels import codec, fuse, limits, sample
 from ramerge.methods.base import Context, Method, keywords
-from ramerge.plan import CHUNK, Plan, TensorPlan
+from ramerge.planning import CHUNK, Plan, TensorPlan
 from ramerge.probes.overlap import Overlap
 
 R = TypeVar("R")
@@ -529,7 +529,7 @@ def whole_tensor_kernel(method: Method, tensor: TensorPlan) -> Callable[..., Any
         for t in range(codes.size):
             fuse.decode_whole(agents[t], codes[t], n, values[1 + t])
         shaped = values.reshape(-1, *tensor.output.shape)
-        merged = method.function(shaped[0], shaped[1:], **keywords(method.function, tensor.values))
+        merged = method.function(shaped[0], shaped[1:], tensor.name, **keywords(method.function, tensor.values))
         y = np.ascontiguousarray(merged, dtype=context.real).reshape(-1)
         y = np.where(y == values[0], values[0], y)
         flags |= fuse.encode_whole(y, out_code, n, out)

@@ -17,7 +17,7 @@ from ramerge._errors import IncompatibleError, MergeError, NumericError
 from ramerge._types import Bytes, DType, I64, TensorSpec
 from ramerge.checkpoint.base import Checkpoint
 from ramerge.kernels import codec, fuse
-from ramerge.plan import Plan
+from ramerge.planning import Plan
 
 if TYPE_CHECKING:
     from ramerge.engine import Task, Worker

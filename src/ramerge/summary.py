@@ -11,7 +11,7 @@ from ramerge._types import Json
 from ramerge.checkpoint.base import OutputFile
 from ramerge.compat import main_dtype
 from ramerge.engine import Outcome
-from ramerge.plan import Plan
+from ramerge.planning import Plan
 from ramerge.probes.overlap import Overlap
 
 
@@ -174,7 +174,7 @@ def report(
     return MergeReport(
         method=plan.method.name,
         preset=plan.job.preset,
-        parameters=parameters(plan),
+        parameters=plan.parameters,
         elements=overlap.elements,
         unchanged=overlap.unchanged,
         agents=summaries,
@@ -190,11 +190,6 @@ def report(
         decisions=plan.decisions,
         warnings=(*plan.warnings, *notes(plan, outcome, summaries)),
     )
-
-
-def parameters(plan: Plan) -> Json:
-    """Global parameter values; per-agent ones as lists in agent order."""
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in plan.values.items()}
 
 
 def probe_json(plan: Plan, outcome: Outcome) -> Json:

@@ -14,7 +14,10 @@ from typing import Any, Protocol
 import yaml
 
 _HUB_ID = re.compile(r"(?:hf:)?([\w.-]+/[\w.-]+)(?:@[\w.-]+)?", re.ASCII)
-_SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|<>~$&:@-])")
+_PLAIN = re.compile(
+    r"(?!_|www)[\w./ +-]*[^\W_]", re.ASCII
+)  # means nothing in Markdown inside a line
+_SPECIAL = re.compile(r"([^\w\s/,;=?%'\"^+-]|_)")
 _INVISIBLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 
 
@@ -88,6 +91,8 @@ run `ramerge merge merge.yml --out merged`:
 
 def escaped(text: object) -> str:
     """``text`` as Markdown that shows it literally, on one line, whatever it holds."""
+    if _PLAIN.fullmatch(str(text)):
+        return str(text)
     visible = _INVISIBLE.sub(lambda m: f"\\u{ord(m[0]):04x}", str(text))
     return _SPECIAL.sub(lambda m: f"&#{ord(m[1])};", visible)
 

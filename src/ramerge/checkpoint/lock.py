@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +41,19 @@ class OutputLock:
             OutputBusyError: another run has it; names host and pid.
             OSError: the file cannot be made.
         """
-        while self._fd < 0:
-            self._fd = self._create()
-            if self._fd < 0:
-                self._fd = self._take_over()
+        with _one_at_a_time(self.path):
+            while self._fd < 0:
+                self._fd = self._create()
+                if self._fd < 0:
+                    self._fd = self._take_over()
 
     def release(self) -> None:
         """Let go, and leave no file behind. Harmless when not held."""
-        if self._fd >= 0:
-            self.path.unlink(missing_ok=True)
-            os.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            if self._is_current(fd):
+                self.path.unlink()
+            os.close(fd)
 
     def _create(self) -> int:
         """The lock as a new file, or -1 when there is one already."""
@@ -56,10 +61,9 @@ class OutputLock:
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         except FileExistsError:
             return -1
-        if _flock(fd) is False:  # someone opened it in between, and thinks that it was left behind
+        if not _flock(fd):  # someone opened it in between, and thinks that it was left behind
             raise self._busy(fd)
-        os.pwrite(fd, json.dumps(_myself()).encode(), 0)
-        return fd
+        return self._claim(fd)
 
     def _take_over(self) -> int:
         """The lock as a file that a dead process left behind, or -1 when it vanished meanwhile."""
@@ -67,38 +71,25 @@ class OutputLock:
             fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
             return -1
-        locked = _flock(fd)
-        if locked is False:
+        if not _flock(fd):
             raise self._busy(fd)
         if not self._is_current(fd):
             os.close(fd)
             return -1
-        holder = _named(fd)
-        if _lives(holder):
+        if _lives(_named(fd)):
             raise self._busy(fd)
-        if locked is None:
-            return self._break(fd, holder)
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, json.dumps(_myself()).encode(), 0)
-        return fd
+        return self._claim(fd)
 
-    def _break(self, fd: int, holder: dict[str, Any]) -> int:
-        """Without flock: move the dead lock aside, so that one of several heirs makes the new."""
-        os.close(fd)
-        aside = self.path.with_name(f"{self.path.name}-{os.getpid()}")
+    def _claim(self, fd: int) -> int:
+        """Write our name into the file."""
         try:
-            self.path.rename(aside)
-        except FileNotFoundError:
-            return -1
-        moved = os.open(aside, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            if _named(moved) != holder:  # it was a quicker heir's new lock: give it back
-                os.link(aside, self.path)
-                raise self._busy(os.dup(moved))
-        finally:
-            os.close(moved)
-            aside.unlink()
-        return -1
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, json.dumps(_myself()).encode(), 0)
+        except OSError:
+            self.path.unlink(missing_ok=True)
+            os.close(fd)
+            raise
+        return fd
 
     def _is_current(self, fd: int) -> bool:
         try:
@@ -117,12 +108,33 @@ class OutputLock:
         )
 
 
-def _flock(fd: int) -> bool | None:
-    """Whether the flock is ours; None where the file system has none."""
+@contextmanager
+def _one_at_a_time(path: Path) -> Iterator[None]:
+    """Let one process of this host at a time look at the lock, on any file system.
+
+    The name of an abstract socket can be bound once, and is free again when its process dies.
+    Where there is no such thing, two heirs of the same dead lock could both take it without flock.
+    """
+    name = "\0ramerge-" + hashlib.sha256(os.fsencode(path)).hexdigest()
+    deadline = time.monotonic() + 10 * _PATIENCE
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as door:
+        while True:
+            try:
+                door.bind(name)
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE and time.monotonic() < deadline:
+                    time.sleep(0.01)
+                    continue
+            break
+        yield
+
+
+def _flock(fd: int) -> bool:
+    """Whether nobody else has the flock; where the file system has none, nobody can."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        return None if error.errno in _NO_FLOCK else False
+        return error.errno in _NO_FLOCK
     return True
 
 
@@ -159,7 +171,7 @@ def _named(fd: int) -> dict[str, Any]:
             holder = json.loads(os.pread(fd, 4096, 0))
         except ValueError:
             holder = None
-        if isinstance(holder, dict):
+        if isinstance(holder, dict) and holder.keys() == _myself().keys():
             return holder
         if time.monotonic() > deadline:
             return {}
@@ -170,15 +182,12 @@ def _lives(holder: dict[str, Any]) -> bool:
     """Whether the holder may still be running. Nobody can ask another host's process, so it may."""
     if not holder:
         return False
-    if holder.get("boot") != _boot():
-        return holder.get("host") != socket.gethostname()
-    pid = holder.get("pid")
-    if not isinstance(pid, int) or pid == os.getpid():
-        return pid == os.getpid() and holder == _myself()
+    if holder["boot"] != _boot():
+        return bool(holder["host"] != socket.gethostname())
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
+        os.kill(holder["pid"], 0)
     except PermissionError:
         return True
-    return _started(pid) == holder.get("started")
+    except (OSError, TypeError, OverflowError):
+        return False
+    return bool(_started(holder["pid"]) == holder["started"])

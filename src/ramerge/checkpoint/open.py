@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ramerge._errors import CorruptInputError, IncompatibleError, MergeError, SecurityError, nearest
-from ramerge.checkpoint.base import Checkpoint
+from ramerge.checkpoint.base import Checkpoint, Notice
+from ramerge.checkpoint.dcp import METADATA, open_dcp
 from ramerge.checkpoint.files import (
     json_object,
     open_regular,
@@ -19,15 +20,18 @@ from ramerge.checkpoint.files import (
     read_small,
     resolve_inside,
     shown,
-    sniff,
 )
 from ramerge.checkpoint.hub import download, parse_hub_id
 from ramerge.checkpoint.lora import open_adapter
 from ramerge.checkpoint.lora_config import CONFIG as ADAPTER_CONFIG
+from ramerge.checkpoint.pickles import NAMING as PICKLES
+from ramerge.checkpoint.pickles import open_pickle_directory, open_pickle_file
 from ramerge.checkpoint.quantised import refuse_quantised
-from ramerge.checkpoint.refusals import TO_SAFETENSORS, UNQUANTISED, refusal, refuse_unmerged
+from ramerge.checkpoint.refusals import ALLOW_PICKLE, UNQUANTISED, refusal, refuse_unmerged
+from ramerge.checkpoint.renamed import without_prefixes
 from ramerge.checkpoint.safetensors import INDEX, SINGLE, open_directory, open_file
 from ramerge.checkpoint.sidefiles import CONFIG
+from ramerge.checkpoint.verl import RANK_FILE, open_verl
 
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
@@ -59,7 +63,7 @@ def open_checkpoint(
         HubError: the Hub could not serve it.
     """
     first, *adapters = _split(source)
-    checkpoint = _open(_locate(first, pickles=allow_pickle), base)
+    checkpoint = _open(_locate(first, pickles=allow_pickle), base, allow_pickle=allow_pickle)
     for adapter in adapters:
         try:
             place = _locate(adapter, pickles=False)
@@ -98,13 +102,13 @@ def _locate(source: str, *, pickles: bool) -> _Place:
     return _Place(snapshot.directory, source, snapshot.commit)
 
 
-def _open(place: _Place, base: Checkpoint | None) -> Checkpoint:
+def _open(place: _Place, base: Checkpoint | None, *, allow_pickle: bool) -> Checkpoint:
     """A model, or an adapter on the given base."""
     if not place.path.is_dir():
-        return _open_single(place.path, place.source)
+        return _checked(_open_single(place, allow_pickle=allow_pickle))
     if base is not None and _is_adapter(place.path):
         return open_adapter(place.path, base, source=place.source, revision=place.revision)
-    return _open_directory(place)
+    return _checked(_open_directory(place, allow_pickle=allow_pickle))
 
 
 def _is_adapter(path: Path) -> bool:
@@ -140,50 +144,68 @@ def _missing(source: str, path: Path, *, could_be_hub: bool) -> MergeError:
     return CorruptInputError(f"{shown(source)} {what}", hint="; ".join(hints))
 
 
-def _open_single(path: Path, source: str) -> Checkpoint:
-    """A bare file: safetensors, or a refusal by name."""
+def _open_single(place: _Place, *, allow_pickle: bool) -> Checkpoint:
+    """A bare file: safetensors, a pickle, or a refusal by name."""
+    path, source = place.path, place.source
+    if path.suffix in _PICKLES:
+        if not allow_pickle:
+            raise SecurityError(f"{shown(source)} is a Python pickle", hint=ALLOW_PICKLE)
+        return open_pickle_file(path, source=source)
     fd, size = open_regular(path, path.name)
     try:
-        head = bytearray(min(size, 512))
+        head = bytearray(min(size, 4))
         read_exactly(fd, 0, memoryview(head), path.name)
     finally:
         os.close(fd)
-    kind = sniff(bytes(head))
-    if kind == "a GGUF file" or path.suffix == ".gguf":
-        raise IncompatibleError(
-            f"{shown(source)} is a GGUF file, which is quantised", hint=UNQUANTISED
-        )
-    if path.suffix in _PICKLES:
-        raise SecurityError(
-            f"{shown(source)} is a Python pickle, which can run code when read", hint=TO_SAFETENSORS
-        )
-    checkpoint = open_file(path, source=source)
-    return _checked(checkpoint)
+    if head == b"GGUF":
+        text = f"{shown(source)} is a GGUF file, which is quantised"
+        raise IncompatibleError(text, hint=UNQUANTISED)
+    return open_file(path, source=source)
 
 
-def _open_directory(place: _Place) -> Checkpoint:
-    names = {entry.name for entry in os.scandir(place.path)}
-    if not names & {SINGLE, INDEX}:
-        raise refusal(names, place.path, place.source)
-    return _checked(
-        open_directory(
-            place.path,
-            source=place.source,
-            config=read_config(place.path),
-            revision=place.revision,
+def _open_directory(place: _Place, *, allow_pickle: bool) -> Checkpoint:
+    directory, source = place.path, place.source
+    names = {entry.name for entry in os.scandir(directory)}
+    if names & {SINGLE, INDEX}:
+        config = read_config(directory)
+        checkpoint = open_directory(
+            directory, source=source, config=config, revision=place.revision
         )
+        checkpoint.notices += _adapter_inside(directory, source)
+        return checkpoint
+    if not allow_pickle or _is_adapter(directory):
+        raise refusal(names, directory, source)
+    if any(RANK_FILE.fullmatch(name) for name in names):
+        side = directory / "huggingface" if "huggingface" in names else directory
+        return open_verl(directory, source=source, config=read_config(side), side_files=side)
+    if METADATA in names:
+        return open_dcp(directory, source=source, config=read_config(directory))
+    if names & {PICKLES.single, PICKLES.index}:
+        config = read_config(directory)
+        return open_pickle_directory(
+            directory, source=source, config=config, revision=place.revision
+        )
+    raise refusal(names, directory, source)
+
+
+def _adapter_inside(directory: Path, source: str) -> tuple[Notice, ...]:
+    """A word about an adapter that lies below the weights: are they merged, or still the base?"""
+    inside = [e.name for e in os.scandir(directory) if (directory / e / ADAPTER_CONFIG).exists()]
+    return tuple(
+        Notice("adapter-inside", f"{shown(source)} is read without the adapter {shown(name)} in it")
+        for name in sorted(inside)
     )
 
 
 def _checked(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint, unless its weights are quantised or hold an adapter that was never merged."""
+    """The checkpoint under the names that its model has, unless its weights cannot be merged."""
     try:
         refuse_quantised(checkpoint)
         refuse_unmerged(checkpoint)
+        return without_prefixes(checkpoint)
     except MergeError:
         checkpoint.close()
         raise
-    return checkpoint
 
 
 def read_config(directory: Path) -> Mapping[str, Any] | None:

@@ -17,6 +17,7 @@ WRAPPERS = (
 )
 # FSDP and torch.compile also leave their names in the middle, once per wrapped block.
 _INNER = ("_fsdp_wrapped_module.", "_orig_mod.", "_checkpoint_wrapped_module.")
+_VALUE_HEAD = "v_head."  # TRL's value head stands beside `pretrained_model.`, not below it
 
 
 def stripped(names: Iterable[str]) -> Mapping[str, str]:
@@ -27,8 +28,10 @@ def stripped(names: Iterable[str]) -> Mapping[str, str]:
     """
     old = list(names)
     new = [_without_inner(name) for name in old]
-    while new and (prefix := _shared_prefix(new)):
-        new = [name[len(prefix) :] for name in new]
+    while (body := [n for n in new if not n.startswith(_VALUE_HEAD)]) and (
+        prefix := _shared_prefix(body)
+    ):
+        new = [n.removeprefix(prefix) for n in new]
     result: dict[str, str] = {}
     for short, name in zip(new, old, strict=True):
         if short in result:

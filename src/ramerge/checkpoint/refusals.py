@@ -14,6 +14,7 @@ from ramerge.checkpoint.safetensors import INDEX, SINGLE
 
 UNQUANTISED = "merge the unquantised models, then quantise the result"
 _LORA = re.compile(r"\.lora_(?:A|B|embedding_A|embedding_B)\b|\.base_layer\.")
+ALLOW_PICKLE = "pass --allow-pickle to read it; no code in it is run"
 TO_SAFETENSORS = "save the model as safetensors with `model.save_pretrained(DIR)`"
 
 
@@ -36,15 +37,15 @@ _RULES = (
     ),
     _Rule(
         ("model_world_size_*_rank_*.pt",),
-        IncompatibleError,
-        "{} is a raw verl FSDP checkpoint",
-        "run `python -m verl.model_merger merge` on it first",
+        SecurityError,
+        "{} is a raw verl FSDP checkpoint, whose files are Python pickles",
+        f"{ALLOW_PICKLE}, or run `python -m verl.model_merger merge` on it first",
     ),
     _Rule(
         (".metadata", "*.distcp"),
-        IncompatibleError,
-        "{} is a torch distributed checkpoint (DCP)",
-        "convert it to safetensors with the trainer that wrote it",
+        SecurityError,
+        "{} is a torch distributed checkpoint (DCP), whose files are Python pickles",
+        ALLOW_PICKLE,
     ),
     _Rule(
         ("zero_pp_rank_*", "global_step*", "mp_rank_*", "bf16_zero_pp_rank_*", "zero_to_fp32.py"),
@@ -62,8 +63,8 @@ _RULES = (
     _Rule(
         ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt"),
         SecurityError,
-        "{} holds Python pickles, which can run code when read",
-        TO_SAFETENSORS,
+        "{} holds Python pickles",
+        f"{ALLOW_PICKLE}, or {TO_SAFETENSORS}",
     ),
     _Rule(
         ("tf_model.h5", "flax_model.msgpack", "*.onnx", "rust_model.ot"),

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from ramerge._errors import CorruptInputError
 from ramerge._types import DType
 from ramerge.checkpoint.base import Notice, SourceFile
+from ramerge.checkpoint.facts import text_config
 from ramerge.checkpoint.files import json_object, read_small, resolve_inside, shown
 
 CONFIG = "config.json"
@@ -279,6 +280,40 @@ def _with_tied(text: str, parsed: Mapping[str, Any], *, tied: bool) -> str:
     indent = text[brace + 1 : _skip(text, brace + 1)]
     comma = "," if parsed else ""
     return f'{text[: brace + 1]}{indent}"tie_word_embeddings": {value}{comma}{text[brace + 1 :]}'
+
+
+def config_with(config: bytes, changes: Mapping[str, Any]) -> bytes:
+    """config.json with new values in the language model's part; all other bytes stay.
+
+    Args:
+        config: a config.json.
+        changes: keys of `facts.text_config` with their new values. A key that also stands at the
+            top, with the same old value, changes there too; one that stands nowhere is added.
+
+    Raises:
+        CorruptInputError: not a JSON object.
+    """
+    parsed = json_object(config, CONFIG)
+    text = config.decode()
+    inner = text_config(parsed)
+    for part in reversed(_members(text, _skip(text, 0))):
+        if inner is not parsed and parsed[part.key] is inner:
+            text = _with_values(text, inner, changes, part.value)
+    if inner is not parsed:
+        twice = [k for k in changes if k in parsed and parsed[k] == inner.get(k)]
+        changes = {key: changes[key] for key in twice}
+    return _with_values(text, parsed, changes, _skip(text, 0)).encode()
+
+
+def _with_values(text: str, part: Mapping[str, Any], changes: Mapping[str, Any], brace: int) -> str:
+    """The object at ``brace`` with values replaced, and members added in front."""
+    text = _edit(text, {k: json.dumps(v) for k, v in changes.items() if k in part}, brace=brace)
+    indent = text[brace + 1 : _skip(text, brace + 1)]
+    new = [f"{indent}{json.dumps(k)}: {json.dumps(v)}" for k, v in changes.items() if k not in part]
+    if not new:
+        return text
+    comma = "," if part else ""
+    return f"{text[: brace + 1]}{','.join(new)}{comma}{text[brace + 1 :]}"
 
 
 # --- generation config --------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from ramerge.checkpoint.layout import INDEX_NAME, encode_header, index_bytes
 from ramerge.checkpoint.lock import OutputLock
 from ramerge.checkpoint.manifest import MANIFEST
 from ramerge.checkpoint.safetensors import open_directory
-from ramerge.checkpoint.shard import ShardFile, read_back
+from ramerge.checkpoint.shard import ShardFile
 from ramerge.checkpoint.target import check_output, preflight, publish, resolved
 
 BATCH_BYTES = 256_000_000  # of finished tensors between two entries into the journal,
@@ -71,7 +71,6 @@ class Staging:
         self._journal: Journal | None = None
         self._shards: list[ShardFile] = []
         self._shard_of: dict[str, ShardFile] = {}
-        self._crcs: dict[str, int] = {}
         self._finished: dict[str, Json] = {}
         self._pending: list[Entry] = []
         self._pending_bytes, self._flushed = 0, time.monotonic()
@@ -180,8 +179,7 @@ class Staging:
             return False
         self._ours = True
         for name, entry in entries.items():
-            if name in self._shard_of and self._shard_of[name].read_crc(name) == entry.crc:
-                self._crcs[name] = entry.crc
+            if name in self._shard_of and self._shard_of[name].adopt(name, entry.crc):
                 self._finished[name] = entry.record
         return True
 
@@ -219,13 +217,14 @@ class Staging:
         shard = self._shard_of[name]
         crc = shard.seal(name)
         with self._calm:
-            self._crcs[name] = crc
             self._pending.append(Entry(name, crc, record))
             self._pending_bytes += shard.nbytes(name)
             due = (
                 self._pending_bytes >= BATCH_BYTES
                 or time.monotonic() - self._flushed >= BATCH_SECONDS
             )
+        with writing(shard.path, shard.size):
+            shard.follow()
         if due:
             self._flush()
 
@@ -277,7 +276,8 @@ class Staging:
             OutputError: the system refuses.
             OutputBusyError: something appeared at the output's place.
         """
-        missing = [spec.name for spec in self._layout.specs() if spec.name not in self._crcs]
+        crcs = {name: crc for shard in self._shards for name, crc in shard.sealed.items()}
+        missing = [spec.name for spec in self._layout.specs() if spec.name not in crcs]
         if missing:
             raise VerificationError(
                 f"tensor `{missing[0]}` was not written ({len(missing)} of its kind)"
@@ -286,10 +286,10 @@ class Staging:
         index = index_bytes(self._layout)
         sides = dict(files) if index is None else {**files, INDEX_NAME: index}
         written = [self._write_side(name, content) for name, content in sorted(sides.items())]
-        with writing(self.partial):
+        with writing(self.partial, layout_bytes(self._layout)):
             weights = self._second_reader(written)
         output = tuple(sorted((*weights, *written), key=lambda f: f.name))
-        checksums = {name: crc_hex(crc) for name, crc in sorted(self._crcs.items())}
+        checksums = {name: crc_hex(crc) for name, crc in sorted(crcs.items())}
         self._write_side(MANIFEST, manifest(output, checksums))
         self._publish()
         return output
@@ -319,18 +319,12 @@ class Staging:
         for side in sides:
             if hash_file(self.partial / side.name) != (side.size, side.sha256):
                 raise VerificationError(f"`{side.name}` reads back otherwise than it was written")
-        headers = [encode_header(specs, self._layout.metadata) for _, specs in self._layout.shards]
-
-        def check(i: int) -> OutputFile:
-            name, specs = self._layout.shards[i]
-            return read_back(self.partial / name, headers[i], specs, self._crcs)
-
-        with ThreadPoolExecutor(min(4, len(headers))) as pool:
-            return list(pool.map(check, range(len(headers))))
+        with ThreadPoolExecutor(min(4, len(self._shards))) as pool:
+            return list(pool.map(ShardFile.read_back, self._shards))
 
     def _publish(self) -> None:
         self._close_files()
-        with writing(self.target):
+        with writing(self.target, layout_bytes(self._layout)):
             (self.partial / JOURNAL).unlink()
             for directory, _, _ in os.walk(self.partial, topdown=False):
                 sync_directory(Path(directory))
@@ -361,8 +355,13 @@ class Staging:
         if self._ours and not self._committed and not self._closed and self._pending:
             with suppress(MergeError):
                 self._flush()
+        shards = self._shards
         self._close_files()
-        if self._ours and not self._committed and (again or not self._crcs):
+        if (
+            self._ours
+            and not self._committed
+            and (again or not any(shard.sealed for shard in shards))
+        ):
             shutil.rmtree(self.partial, ignore_errors=True)
         with suppress(OSError):
             self._lock.release()

@@ -11,7 +11,7 @@ from ramerge.cli import options as opt
 from ramerge.cli.render import columns, emit_json, say, size
 
 if TYPE_CHECKING:
-    from ramerge.plan import Plan
+    from ramerge.planning import Plan
 
 Out = Annotated[
     Path | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -38,7 +39,8 @@ def say(kind: str, message: str, *, hint: str | None = None) -> None:
     text = f"{label(kind)} {message}"
     if hint is not None:
         text += f"\n\n{label('hint')} {hint}"
-    typer.echo(text, err=True, color=colour)
+    with contextlib.suppress(OSError):  # a log on the disk that is full must not hide the exit code
+        typer.echo(text, err=True, color=colour)
 
 
 def emit_json(value: Any) -> None:

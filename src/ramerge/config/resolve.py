@@ -50,7 +50,7 @@ def values(
         info: its method.
         tensor: the tensor's name in the output.
         depth: see `depths`.
-        piece: the slice that the tensor belongs to, in a job with slices.
+        piece: the slice that the tensor belongs to, in a job with slices (default: the first).
 
     Returns:
         parameter -> value; a tuple over the agents (``job.agents``, or the slice's sources other
@@ -61,13 +61,11 @@ def values(
     """
     shared: tuple[Settings, ...] = (job.parameters, _preset(job, info))
     agents = {a.name: (a.parameters, *shared) for a in job.agents}
+    piece = piece or (job.slices[0] if job.slices else None)
     if piece is not None:
-        agents = {
-            s.model: (s.parameters, piece.parameters, *agents[s.model])
-            for s in piece.sources
-            if s.model in agents
-        }
         shared = (piece.parameters, *shared)
+        sources = (source for source in piece.sources if source.model != "base")
+        agents = {source.model: (source.parameters, *shared) for source in sources}
     resolved: dict[str, Any] = {}
     for name, parameter in info.signature.items():
         if parameter.per_agent:
@@ -90,7 +88,9 @@ def missing(job: Job, info: MethodInfo) -> list[ConfigError]:
     """Parameters without default that nobody sets, before any tensor is known."""
     problems = []
     for name, parameter in info.signature.items():
-        if not parameter.required or name in job.parameters or name in _preset(job, info):
+        in_slices = job.slices and all(name in piece.parameters for piece in job.slices)
+        settled = in_slices or name in job.parameters or name in _preset(job, info)
+        if not parameter.required or settled:
             continue
         lacking = [a.name for a in job.agents if name not in a.parameters]
         if parameter.per_agent and lacking:

@@ -24,14 +24,15 @@ def _row_piece(left_row, right, j, m, total):
     k = 0
     while k + 4 <= rank:
         a, b, c, d = left_row[k], left_row[k + 1], left_row[k + 2], left_row[k + 3]
-        p, q, r, s = right[k], right[k + 1], right[k + 2], right[k + 3]
+        p, q = right[k][j : j + m], right[k + 1][j : j + m]
+        r, s = right[k + 2][j : j + m], right[k + 3][j : j + m]
         for t in range(m):
-            total[t] = total[t] + a * p[j + t] + b * q[j + t] + c * r[j + t] + d * s[j + t]
+            total[t] = total[t] + a * p[t] + b * q[t] + c * r[t] + d * s[t]
         k += 4
     while k < rank:
-        a, p = left_row[k], right[k]
+        a, p = left_row[k], right[k][j : j + m]
         for t in range(m):
-            total[t] += a * p[j + t]
+            total[t] += a * p[t]
         k += 1
 
 
@@ -53,8 +54,9 @@ def add_lowrank(out, start, left, right, scale):
         i, j = divmod(start + done, columns)
         m = min(columns - j, out.size - done, _BLOCK)
         _row_piece(left[i], right, j, m, total)
+        piece = out[done : done + m]
         for t in range(m):
-            out[done + t] += scale * total[t]
+            piece[t] += scale * total[t]
         done += m
 
 

@@ -102,7 +102,7 @@ class Probe(Protocol):
         ...
 
     def fold(self, records: Iterable[tuple[Any, int, Any]], facts: Mapping[str, Any]) -> Any:
-        """In order of tensors and chunks: (`plan.TensorPlan`, start, record) -> what stands in ``facts``."""
+        """In order of tensors and chunks: (`planning.TensorPlan`, start, record) -> what stands in ``facts``."""
         ...
 
 
@@ -216,7 +216,7 @@ def elementwise(
 
 
 def whole_tensor(*, title: str, reference: str, **facts: Any) -> Callable[[WholeTensor], WholeTensor]:
-    """Register ``f(base, agents, **parameters) -> merged`` on float arrays ``[...]`` and ``[N, ...]``."""
+    """Register ``f(base, agents, name, **parameters) -> merged`` on float arrays ``[...]`` and ``[N, ...]``."""
 
     def register(function: WholeTensor) -> WholeTensor:
         _add(function, title=title, reference=reference, **facts)

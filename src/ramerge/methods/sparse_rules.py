@@ -69,26 +69,31 @@ def add_up(x, theta, coef, k, out):
 @register_jitable
 def elect_up(x, theta, coef, k, out, spare):
     """TIES: the sign of the sum wins; out = x + scale · Σ of those that agree, over their weights if ``normalize``."""
-    total, present = spare[0], spare[1]
+    sign, present = spare[0], spare[1]
     for i in range(k):
-        total[i] = np.float32(0)
+        sign[i] = np.float32(0)
         present[i] = np.float32(0)
         out[i] = np.float32(0)
     for t in range(coef.weight.size):
         delta = theta[t]
         for i in range(k):
-            total[i] += delta[i]
+            sign[i] += delta[i]
+    for i in range(k):
+        sign[i] = np.float32(sign[i] > np.float32(0)) - np.float32(sign[i] < np.float32(0))
     for t in range(coef.weight.size):
         delta, weight = theta[t], coef.weight[t]
         for i in range(k):
-            up, down = total[i] > np.float32(0), total[i] < np.float32(0)
-            agrees = (up and delta[i] > np.float32(0)) or (down and delta[i] < np.float32(0))
+            agrees = delta[i] * sign[i] > np.float32(0)
             out[i] += delta[i] if agrees else np.float32(0)
             present[i] += weight if agrees else np.float32(0)
     scale = coef.scale
+    if not coef.normalize:
+        for i in range(k):
+            out[i] = x[i] + scale * out[i]
+        return
     for i in range(k):
-        divisor = present[i] if coef.normalize and present[i] != np.float32(0) else np.float32(1)
-        out[i] = x[i] + scale * (out[i] / divisor)
+        weight = present[i]
+        out[i] = x[i] + scale * (out[i] / (np.float32(1) if weight == np.float32(0) else weight))
 
 
 @register_jitable

@@ -116,6 +116,12 @@ class Plan:
         """Elements that are merged."""
         return sum(t.output.elements for t in self.merged)
 
+    @property
+    def parameters(self) -> Json:
+        """Global parameter values by name; per-agent ones as lists in agent order."""
+        shown = {k: self.values[k] for k in self.method.signature}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in shown.items()}
+
     def fingerprint(self) -> str:
         """Digest of all that decides the output: the job, the method's parameters, and the inputs' files as found."""
         files = [
@@ -130,7 +136,7 @@ class Plan:
         """What `ramerge plan --json` prints."""
         return {
             "method": self.method.name,
-            "parameters": {k: list(v) if isinstance(v, tuple) else v for k, v in self.values.items()},
+            "parameters": self.parameters,
             "base": self.base.source,
             "agents": {n: c.source for n, c in zip(self.agent_names, self.agents, strict=True)},
             "tensors": len(self.tensors),
@@ -176,6 +182,7 @@ def build(
         f"agent `{name}` has weight 0 and is left out, of the counts too" for name in agents if name not in active
     ]
     whole, job_agents = _restrict(whole, method, list(agents), active), {n: agents[n] for n in active}
+    whole["based"] = job.base is not None
     pairing = compat.pair(base, job_agents, extra)
     raise_problems([*found, *pairing.problems])
     extras = {n: c for n, c in (auxiliary or {}).items() if n in active}
@@ -241,6 +248,7 @@ def _tensor(
     kept = not copied and resolve.excluded(job.exclude, spec.name)
     output = spec if copied or job.out_dtype is None else replace(spec, dtype=job.out_dtype)
     values = _restrict(resolve.values(job, method.info, spec.name, depth), method, names, active)
+    values["based"] = job.base is not None  # for methods that work with and without a base
     weights = values.get("weight")
     if weights is not None and method.masked:  # weight 0 here: as good as absent here, in counts too
         specs = tuple(None if w == 0 else s for w, s in zip(weights, specs, strict=True))

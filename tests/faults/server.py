@@ -1,0 +1,75 @@
+"""A process that has everything imported and compiled, and forks a child for every command.
+
+A run of ramerge costs a second of imports; the bench needs thousands. Reads one JSON object a line
+on stdin and answers with one on the descriptor that its argument names:
+
+    {"argv": [...], "log": path, "stop": bool, "flock": "works|missing|lies"}  ->  {"pid": n}
+    {"wait": pid}                                           ->  {"status": n, "rss": kilobytes}
+    {"quit": true}
+
+With ``stop`` the child stops itself before it begins, so that strace can attach.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import signal
+import sys
+
+
+def main() -> None:
+    from ramerge.cli.app import run
+
+    warm = json.loads(sys.stdin.readline())
+    code = run(warm["argv"])
+    answer({"code": code})
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "quit" in request:
+            return
+        if "wait" in request:
+            _, status, usage = os.wait4(request["wait"], 0)
+            answer({"status": status, "rss": usage.ru_maxrss})
+            continue
+        pid = os.fork()
+        if pid == 0:
+            child(run, request)
+        answer({"pid": pid})
+
+
+def answer(value: dict[str, object]) -> None:
+    os.write(int(sys.argv[1]), json.dumps(value).encode() + b"\n")
+
+
+def child(run, request) -> None:
+    log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(int(sys.argv[1]))
+    for name, value in request.get("env", {}).items():
+        os.environ[name] = value
+    if request.get("flock", "works") != "works":
+        fcntl.flock = missing if request["flock"] == "missing" else lies
+    if request.get("stop"):
+        os.kill(os.getpid(), signal.SIGSTOP)
+    code = 70
+    try:
+        code = run(request["argv"])
+        sys.stdout.flush()
+    finally:
+        os._exit(code)
+
+
+def missing(fd: int, how: int) -> None:
+    raise OSError(errno.ENOLCK, "no locks available")
+
+
+def lies(fd: int, how: int) -> None:
+    """Every flock is granted."""
+
+
+if __name__ == "__main__":
+    main()
