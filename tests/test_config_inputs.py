@@ -89,7 +89,7 @@ parameters: {mask: exact}
     )
     models = {"x": stack(3, 1), "y": stack(1, 2)}
     inputs = prepare(job, stack(2, 0), models)
-    assert list(inputs.agents) == ["x+y"] and inputs.sources == {"x+y": "x + y"}
+    assert list(inputs.agents) == ["x+y"] and inputs.sources == {"x+y": ("x", "y")}
     result = merged(job, inputs)
     expected = {"0": ("x", 1), "1": ("x", 2), "2": ("y", 0)}
     for out, (model, layer) in expected.items():

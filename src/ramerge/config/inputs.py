@@ -29,7 +29,7 @@ class Inputs:
         base: the base, or the first agent where there is none.
         agents: by name, in the order of the arithmetic. Where slices stack models, an agent is a
             stack, called after the models in it (``orca+platy``).
-        sources: where each of these agents comes from (``org/orca + org/platy``), by name.
+        sources: the models that each of these agents comes from (one, but for stacks), by name.
         depths: relative depth of every tensor, for gradients.
         pieces: the slice whose parameters hold for a tensor; empty without slices.
         files: side files that replace the base's: a file to copy, or content.
@@ -40,7 +40,7 @@ class Inputs:
 
     base: Checkpoint
     agents: Mapping[str, Checkpoint]
-    sources: Mapping[str, str]
+    sources: Mapping[str, tuple[str, ...]]
     depths: Mapping[str, float]
     pieces: Mapping[str, Slice] = field(default_factory=dict)
     files: Mapping[str, Path | bytes] = field(default_factory=dict)
@@ -76,7 +76,7 @@ def prepare(job: Job, base: Checkpoint | None, agents: Mapping[str, Checkpoint])
 def _whole(job: Job, models: Mapping[str, Checkpoint]) -> Inputs:
     origin = next(iter(models.values()))
     agents = {agent.name: models[agent.name] for agent in job.agents}
-    sources = {agent.name: agent.source for agent in job.agents}
+    sources = {agent.name: (agent.source,) for agent in job.agents}
     return Inputs(origin, agents, sources, depths(origin.names()))
 
 
@@ -90,7 +90,7 @@ def _stacked(job: Job, models: Mapping[str, Checkpoint]) -> Inputs:
     return Inputs(
         base=base,
         agents=agents,
-        sources={_stream_name(s): " + ".join(origin[m] for m in _models(s)) for s in split.agents},
+        sources={_stream_name(s): tuple(origin[m] for m in _models(s)) for s in split.agents},
         depths={tensor.name: tensor.depth for tensor in plan.tensors},
         pieces={tensor.name: job.slices[tensor.piece] for tensor in plan.tensors},
         config=layer_config(base.config, configs, plan) if base.config else {},
