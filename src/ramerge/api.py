@@ -19,7 +19,7 @@ from ramerge.checkpoint.hashing import InputHashes
 from ramerge.checkpoint.manifest import manifest_bytes
 from ramerge.checkpoint.memory import MemoryCheckpoint, MemorySink
 from ramerge.checkpoint.open import open_checkpoint
-from ramerge.checkpoint.sidefiles import config_for_output, side_files
+from ramerge.checkpoint.sidefiles import config_for_output, config_with, side_files
 from ramerge.checkpoint.staging import Staging, check_output, preflight
 from ramerge.checkpoint.verify import VerifyReport, verify
 from ramerge.config import flags, mergekit
@@ -29,7 +29,9 @@ from ramerge.engine import Progress
 from ramerge.executors import threads as executor
 from ramerge.kernels.limits import BLOCK
 from ramerge.methods.registry import METHODS, find
+from ramerge.config.inputs import Inputs, prepare
 from ramerge.planning import CHUNK, Plan, build
+from ramerge.planning import plan as lay_out
 from ramerge.summary import MergeReport
 
 __all__ = ["MergeReport", "Plan", "VerifyReport", "merge", "merge_state_dicts", "plan", "verify"]
@@ -93,10 +95,10 @@ def merge(
     )  # fmt: skip
     count = threads or default_threads()
     with _planned(job, extra=extra, allow_pickle=allow_pickle) as made:
-        plan, inputs = made
+        plan, ready, inputs = made
         chunk = chunk_size(plan, count, memory)
         target = Path(out)
-        files = _side_content(plan, allow_remote_code=allow_remote_code)
+        files = _side_content(ready, allow_remote_code=allow_remote_code)
         with Staging.open(
             target,
             plan.layout,
@@ -147,7 +149,7 @@ def plan(
         config, base=base, agents=agents, method=method, parameters=parameters, preset=preset,
         out_dtype=out_dtype, shard_size=shard_size, nonfinite=nonfinite, exclude=exclude,
     )  # fmt: skip
-    with _planned(job, extra=extra, allow_pickle=allow_pickle) as (made, inputs):
+    with _planned(job, extra=extra, allow_pickle=allow_pickle) as (made, _, inputs):
         chunk_size(made, default_threads(), memory)
         if out is not None:
             problems: list[MergeError] = []
@@ -269,7 +271,7 @@ def _job(config: str | Path | Mapping[str, Any] | Job | None, **given: Any) -> J
 
 
 @contextmanager
-def _planned(job: Job, *, extra: str, allow_pickle: bool) -> Iterator[tuple[Plan, list[Path]]]:
+def _planned(job: Job, *, extra: str, allow_pickle: bool) -> Iterator[tuple[Plan, Inputs, list[Path]]]:
     """Open all inputs and plan; yields the plan and the input directories. All problems are raised together."""
     method, _ = find(job.method)
     problems: list[MergeError] = []
@@ -290,12 +292,11 @@ def _planned(job: Job, *, extra: str, allow_pickle: bool) -> Iterator[tuple[Plan
         base = opened(job.base) if job.base is not None else None
         agents = {a.name: opened(a.source, base) for a in job.agents}
         raise_problems(problems)
-        ready = {name: c for name, c in agents.items() if c is not None}
-        origin = base or next(iter(ready.values()))
-        made = build(job, method, origin, ready, _auxiliary(method.auxiliary, job, opened), extra=extra)
-        models = [origin, *ready.values()]
+        ready = prepare(job, base, {name: c for name, c in agents.items() if c is not None})
+        made = lay_out(ready, method, _auxiliary(method.auxiliary, job, opened), extra=extra)
+        models = [c for c in (base, *agents.values()) if c is not None]
         inputs = [f.path.parent for c in models for f in c.files()] + [c.directory for c in models if c.directory]
-        yield made, inputs
+        yield made, ready, inputs
 
 
 def _auxiliary(parameter: str | None, job: Job, opened: Any) -> dict[str, Checkpoint]:
@@ -318,14 +319,16 @@ def _input_hashes(plan: Plan, finished: Mapping[str, Any]) -> InputHashes:
     return InputHashes(streams, visited)
 
 
-def _side_content(plan: Plan, *, allow_remote_code: bool) -> dict[str, bytes | Path]:
-    """Side files of the base by name, config.json with the dtype that the tensors have."""
-    sides = side_files(plan.base.directory, allow_remote_code=allow_remote_code)
+def _side_content(inputs: Inputs, *, allow_remote_code: bool) -> dict[str, bytes | Path]:
+    """Side files by name: the base's, what the configuration replaces, config.json as the tensors are."""
+    sides = side_files(inputs.base.directory, allow_remote_code=allow_remote_code)
     files: dict[str, bytes | Path] = {f.name: f.path for f in sides.files} | dict(sides.rewritten)
+    files = {n: f for n, f in (files | dict(inputs.files)).items() if n not in inputs.dropped}
     if "config.json" in files:
         content = files["config.json"]
         data = content if isinstance(content, bytes) else content.read_bytes()
-        files["config.json"] = config_for_output(data, plan.job.out_dtype)
+        data = config_with(data, inputs.config) if inputs.config else data
+        files["config.json"] = config_for_output(data, inputs.job.out_dtype)
     return files
 
 
