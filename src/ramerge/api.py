@@ -238,6 +238,8 @@ def parse_size(text: str | int) -> int:
 
 def public_source(source: str) -> str:
     """A source as output may show it: Hub ids whole, of local paths the last part only."""
+    if " + " in source and not Path(source).exists():  # a stack of several models
+        return " + ".join(map(public_source, source.split(" + ")))
     local = source.startswith((".", "/", "~")) or Path(source).exists()
     return Path(source).resolve().name if local else source
 
