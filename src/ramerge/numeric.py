@@ -51,9 +51,24 @@ def settle(worker: Worker, task: Task, run: Run, out: Bytes | None) -> I64:
     if out is not None:
         dtype = task.tensor.output.dtype
         bad |= ~np.isfinite(numbers(out, dtype))
-        kept = recode(original[: worker.n * task.tensor.base.dtype.itemsize], task.tensor.base.dtype, dtype)
+        raw = original[: worker.n * task.tensor.base.dtype.itemsize]
+        kept = recode(raw, task.tensor.base.dtype, dtype)
+        _check_fits(task, raw, kept)
         out.reshape(-1, dtype.itemsize)[bad] = kept.reshape(-1, dtype.itemsize)[bad]
     return counts
+
+
+def _check_fits(task: Task, base: Bytes, kept: Bytes) -> None:
+    """Whether the base's values, which `keep_base` falls back on, can be stored at all."""
+    tensor, dtype = task.tensor, task.tensor.output.dtype
+    lost = np.isfinite(numbers(base, tensor.base.dtype)) & ~np.isfinite(numbers(kept, dtype))
+    if lost.any():
+        first = task.start + int(np.flatnonzero(lost)[0])
+        raise NumericError(
+            f"`{tensor.name}` of the base overflows {dtype.name}: element {first}"
+            f" ({index(first, tensor.output.shape)}) cannot be kept",
+            hint="write a wider dtype (`out_dtype: bfloat16` or `float32`)",
+        )
 
 
 def numbers(raw: Bytes, dtype: DType) -> NDArray[Any]:

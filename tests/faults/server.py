@@ -59,6 +59,8 @@ def child(run, request) -> None:
     try:
         code = run(request["argv"])
         sys.stdout.flush()
+    except KeyboardInterrupt:  # before the command line could take it
+        code = 130
     finally:
         os._exit(code)
 
