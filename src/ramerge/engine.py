@@ -524,11 +524,13 @@ def whole_tensor_kernel(method: Method, tensor: TensorPlan) -> Callable[..., Any
         flags = fuse.count(
             base, base_code, agents, codes, n, epsilon, grid, auxiliary, scratch, counts, patterns
         )
+        if n == 0:
+            return 0
         values = np.empty((1 + codes.size, n), context.real)
         fuse.decode_whole(base, base_code, n, values[0])
         for t in range(codes.size):
             fuse.decode_whole(agents[t], codes[t], n, values[1 + t])
-        shaped = values.reshape(-1, *tensor.output.shape)
+        shaped = values.reshape(len(values), *tensor.output.shape)
         merged = method.function(shaped[0], shaped[1:], tensor.name, **keywords(method.function, tensor.values))
         y = np.ascontiguousarray(merged, dtype=context.real).reshape(-1)
         y = np.where(y == values[0], values[0], y)

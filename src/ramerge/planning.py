@@ -174,21 +174,15 @@ def build(
     Raises:
         MergeError: one problem, or a ProblemsError with all of them.
     """
-    sources = {a.name: a.source for a in job.agents}
-    inputs = Inputs(base, agents, sources, resolve.depths(base.names()))
-    return plan(job, inputs, method, auxiliary or {}, extra=extra)
+    inputs = Inputs(job, base, agents, resolve.depths(base.names()))
+    return plan(inputs, method, auxiliary or {}, extra=extra)
 
 
 def plan(
-    job: Job,
-    inputs: Inputs,
-    method: Method,
-    auxiliary: Mapping[str, Checkpoint],
-    *,
-    extra: str = "error",
+    inputs: Inputs, method: Method, auxiliary: Mapping[str, Checkpoint], *, extra: str = "error"
 ) -> Plan:
     """Check everything that headers can tell, and lay out the merge; arguments and errors as for `build`."""
-    base, agents = inputs.base, inputs.agents
+    job, base, agents = inputs.job, inputs.base, inputs.agents
     raise_problems(_check_parameters(job, method, agents))
     active = _active(job, agents)
     decisions = [
@@ -200,7 +194,7 @@ def plan(
     raise_problems(pairing.problems)
     extras = {n: c for n, c in auxiliary.items() if n in active}
     tensors = tuple(
-        _tensor(job, inputs, method, base.spec(name), specs, active, extras)
+        _tensor(inputs, method, base.spec(name), specs, active, extras)
         for name, specs in pairing.specs.items()
     )
     _say_copied(decisions, tensors)
@@ -210,10 +204,10 @@ def plan(
         base=base,
         agents=tuple(job_agents.values()),
         agent_names=tuple(job_agents),
-        sources={name: inputs.sources[name] for name in job_agents},
+        sources={a.name: a.source for a in job.agents if a.name in job_agents},
         tensors=tensors,
         layout=plan_layout([t.output for t in tensors], job.shard_size),
-        values=_values(job, inputs, method, "", 0.0, None, active),
+        values=_values(inputs, method, "", 0.0, None, active),
         auxiliary=tuple(extras.values()),
         tied=tuple(pairing.tied),
         decisions=(*decisions, *pairing.decisions),
@@ -253,7 +247,6 @@ def _active(job: Job, agents: Mapping[str, Checkpoint]) -> list[str]:
 
 
 def _values(
-    job: Job,
     inputs: Inputs,
     method: Method,
     tensor: str,
@@ -262,15 +255,14 @@ def _values(
     active: Sequence[str],
 ) -> dict[str, Any]:
     """Parameters for one tensor; per-agent ones of the active agents only."""
-    found = resolve.values(job, method.info, tensor, depth, piece)
+    found = resolve.values(inputs.job, method.info, tensor, depth, piece)
     keep = [i for i, name in enumerate(inputs.agents) if name in active]
     values = {k: tuple(v[i] for i in keep) if k in method.per_agent else v for k, v in found.items()}
-    values["based"] = job.base is not None  # for methods that work with and without a base
+    values["based"] = inputs.job.base is not None  # for methods that work with and without a base
     return values
 
 
 def _tensor(
-    job: Job,
     inputs: Inputs,
     method: Method,
     spec: TensorSpec,
@@ -278,11 +270,11 @@ def _tensor(
     active: Sequence[str],
     auxiliary: Mapping[str, Checkpoint],
 ) -> TensorPlan:
-    name = spec.name
+    job, name = inputs.job, spec.name
     copied = is_buffer(spec) or not spec.dtype.is_float
     kept = not copied and resolve.excluded(job.exclude, name)
     output = spec if copied or job.out_dtype is None else replace(spec, dtype=job.out_dtype)
-    values = _values(job, inputs, method, name, inputs.depths[name], inputs.pieces.get(name), active)
+    values = _values(inputs, method, name, inputs.depths[name], inputs.pieces.get(name), active)
     weights = values.get("weight")
     if weights is not None and method.masked:  # weight 0 here: as good as absent here, in counts too
         specs = tuple(None if w == 0 else s for w, s in zip(weights, specs, strict=True))

@@ -99,6 +99,6 @@ class GramProbe:
                 stacked = np.concatenate(blocks)
                 blocks = []
                 shape = stacked.shape[1:]
-                sums = [math.fsum(column) for column in stacked.reshape(len(stacked), -1).T]
+                sums = [math.fsum(column) for column in stacked.reshape(len(stacked), shape[0] * shape[1]).T]
                 found[tensor.name] = np.array(sums).reshape(shape)
         return found
