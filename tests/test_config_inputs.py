@@ -15,7 +15,7 @@ from ramerge.config.mergekit import loads
 from ramerge.config.resolve import values
 from ramerge.executors import threads
 from ramerge.methods.registry import METHODS as REGISTRY
-from ramerge.planning import build
+from ramerge.planning import plan
 
 METHODS = {name: method.info for name, method in REGISTRY.items()}
 BASE = bpe()
@@ -23,10 +23,10 @@ SIZE = BASE.get_vocab_size()
 EMBED = "model.embed_tokens.weight"
 
 
-def merged(job, inputs, chunk=131_072):
-    plan = build(job, REGISTRY[job.method], inputs.base, inputs.agents)
-    sink = MemorySink(plan.layout.specs())
-    engine.merge(plan, sink, run=partial(threads.run, threads=2), chunk=chunk)
+def merged(inputs, chunk=131_072):
+    made = plan(inputs, REGISTRY[inputs.job.method], {})
+    sink = MemorySink(made.layout.specs())
+    engine.merge(made, sink, run=partial(threads.run, threads=2), chunk=chunk)
     return sink.arrays({name: np.zeros(0) for name in inputs.base.names()})
 
 
@@ -46,7 +46,7 @@ tokenizer: {{source: union, pad_to_multiple_of: 64}}
         METHODS,
     )
     inputs = prepare(job, base, {"chat": chat, "tool": tool})
-    result = merged(job, inputs, chunk)
+    result = merged(inputs, chunk)
     rows = -(-(SIZE + 2) // 64) * 64
     assert result[EMBED].shape == (rows, 4) and inputs.config == {"vocab_size": rows}
     assert np.array_equal(result[EMBED][SIZE], read(chat, EMBED)[SIZE])
@@ -89,8 +89,8 @@ parameters: {mask: exact}
     )
     models = {"x": stack(3, 1), "y": stack(1, 2)}
     inputs = prepare(job, stack(2, 0), models)
-    assert list(inputs.agents) == ["x+y"] and inputs.sources == {"x+y": "x + y"}
-    result = merged(job, inputs)
+    assert list(inputs.agents) == ["x+y"] and inputs.job.agents[0].source == "x + y"
+    result = merged(inputs)
     expected = {"0": ("x", 1), "1": ("x", 2), "2": ("y", 0)}
     for out, (model, layer) in expected.items():
         for tail in ("q", "up"):
@@ -101,8 +101,8 @@ parameters: {mask: exact}
     assert inputs.config == {"num_hidden_layers": 3, "layer_types": ["0.0", "0.1", "2.0"]}
     first, last = (inputs.pieces[f"model.layers.{i}.q.weight"] for i in (1, 2))
     ram = METHODS["ram"]
-    assert values(job, ram, "x", 0, first)["epsilon"] == 0
-    assert values(job, ram, "x", 0, last)["epsilon"] == 1e-5
+    assert values(inputs.job, ram, "x", 0, first)["epsilon"] == 0
+    assert values(inputs.job, ram, "x", 0, last)["epsilon"] == 1e-5
     assert inputs.depths["model.layers.1.q.weight"] == inputs.depths["model.layers.2.q.weight"] == 1
 
 
@@ -110,7 +110,7 @@ def test_without_tokenizer_and_slices_models_pass_through():
     job = loads("merge_method: ram\nbase_model: b\nmodels: [{model: y}, {model: x}]", METHODS)
     base, models = stack(2, 0), {"x": stack(2, 1), "y": stack(2, 2)}
     inputs = prepare(job, base, models)
-    assert inputs.base is base and list(inputs.agents) == ["y", "x"]
+    assert inputs.base is base and list(inputs.agents) == ["y", "x"] and inputs.job is job
     assert inputs.agents["x"] is models["x"] and inputs.files == {} and inputs.config == {}
 
 

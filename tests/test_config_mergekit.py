@@ -412,8 +412,8 @@ slices:
 """)
     assert [a.name for a in job.agents] == ["orca", "platy"]
     assert job.slices == (
-        Slice((SliceSource("orca", 0, 24),)),
-        Slice((SliceSource("platy", 20, 40, {"scale": 0.5}),)),
+        Slice((SliceSource("orca", 0, 24, "org/orca"),)),
+        Slice((SliceSource("platy", 20, 40, "org/platy", {"scale": 0.5}),)),
     )
 
 
@@ -429,7 +429,9 @@ slices:
 parameters: {t: 0.5}
 """)
     assert [a.name for a in job.agents] == ["b"]
-    assert job.slices == (Slice((SliceSource("base", 0, 4), SliceSource("b", 0, 4)), {"t": 0.25}),)
+    assert job.slices == (
+        Slice((SliceSource("base", 0, 4, "org/a"), SliceSource("b", 0, 4, "org/b")), {"t": 0.25}),
+    )
 
 
 @pytest.mark.parametrize(

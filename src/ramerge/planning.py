@@ -80,6 +80,7 @@ class Plan:
     tensors: tuple[TensorPlan, ...]
     layout: Layout
     values: Values  # global ones; a per-agent parameter is a tuple
+    sources: Mapping[str, str]  # where each agent comes from, as the user named it
     auxiliary: tuple[Checkpoint, ...] = ()
     tied: tuple[TiedHead, ...] = ()
     decisions: tuple[str, ...] = ()
@@ -173,15 +174,21 @@ def build(
     Raises:
         MergeError: one problem, or a ProblemsError with all of them.
     """
-    inputs = Inputs(job, base, agents, resolve.depths(base.names()))
-    return plan(inputs, method, auxiliary or {}, extra=extra)
+    sources = {a.name: a.source for a in job.agents}
+    inputs = Inputs(base, agents, sources, resolve.depths(base.names()))
+    return plan(job, inputs, method, auxiliary or {}, extra=extra)
 
 
 def plan(
-    inputs: Inputs, method: Method, auxiliary: Mapping[str, Checkpoint], *, extra: str = "error"
+    job: Job,
+    inputs: Inputs,
+    method: Method,
+    auxiliary: Mapping[str, Checkpoint],
+    *,
+    extra: str = "error",
 ) -> Plan:
     """Check everything that headers can tell, and lay out the merge; arguments and errors as for `build`."""
-    job, base, agents = inputs.job, inputs.base, inputs.agents
+    base, agents = inputs.base, inputs.agents
     raise_problems(_check_parameters(job, method, agents))
     active = _active(job, agents)
     decisions = [
@@ -193,7 +200,7 @@ def plan(
     raise_problems(pairing.problems)
     extras = {n: c for n, c in auxiliary.items() if n in active}
     tensors = tuple(
-        _tensor(inputs, method, base.spec(name), specs, active, extras)
+        _tensor(job, inputs, method, base.spec(name), specs, active, extras)
         for name, specs in pairing.specs.items()
     )
     _say_copied(decisions, tensors)
@@ -203,9 +210,10 @@ def plan(
         base=base,
         agents=tuple(job_agents.values()),
         agent_names=tuple(job_agents),
+        sources={name: inputs.sources[name] for name in job_agents},
         tensors=tensors,
         layout=plan_layout([t.output for t in tensors], job.shard_size),
-        values=_values(inputs, method, "", 0.0, None, active),
+        values=_values(job, inputs, method, "", 0.0, None, active),
         auxiliary=tuple(extras.values()),
         tied=tuple(pairing.tied),
         decisions=(*decisions, *pairing.decisions),
@@ -245,17 +253,24 @@ def _active(job: Job, agents: Mapping[str, Checkpoint]) -> list[str]:
 
 
 def _values(
-    inputs: Inputs, method: Method, tensor: str, depth: float, piece: Slice | None, active: Sequence[str]
+    job: Job,
+    inputs: Inputs,
+    method: Method,
+    tensor: str,
+    depth: float,
+    piece: Slice | None,
+    active: Sequence[str],
 ) -> dict[str, Any]:
     """Parameters for one tensor; per-agent ones of the active agents only."""
-    found = resolve.values(inputs.job, method.info, tensor, depth, piece)
+    found = resolve.values(job, method.info, tensor, depth, piece)
     keep = [i for i, name in enumerate(inputs.agents) if name in active]
     values = {k: tuple(v[i] for i in keep) if k in method.per_agent else v for k, v in found.items()}
-    values["based"] = inputs.job.base is not None  # for methods that work with and without a base
+    values["based"] = job.base is not None  # for methods that work with and without a base
     return values
 
 
 def _tensor(
+    job: Job,
     inputs: Inputs,
     method: Method,
     spec: TensorSpec,
@@ -263,11 +278,11 @@ def _tensor(
     active: Sequence[str],
     auxiliary: Mapping[str, Checkpoint],
 ) -> TensorPlan:
-    job, name = inputs.job, spec.name
+    name = spec.name
     copied = is_buffer(spec) or not spec.dtype.is_float
     kept = not copied and resolve.excluded(job.exclude, name)
     output = spec if copied or job.out_dtype is None else replace(spec, dtype=job.out_dtype)
-    values = _values(inputs, method, name, inputs.depths[name], inputs.pieces.get(name), active)
+    values = _values(job, inputs, method, name, inputs.depths[name], inputs.pieces.get(name), active)
     weights = values.get("weight")
     if weights is not None and method.masked:  # weight 0 here: as good as absent here, in counts too
         specs = tuple(None if w == 0 else s for w, s in zip(weights, specs, strict=True))

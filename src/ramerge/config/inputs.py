@@ -16,7 +16,7 @@ from ramerge.checkpoint.chat import chosen_template, with_template
 from ramerge.checkpoint.stacked import StackedCheckpoint
 from ramerge.checkpoint.tokenizer_json import CONFIG, NAME, parsed, read_tokenizer
 from ramerge.checkpoint.tokenizers import VocabularyPlan, plan_vocabulary
-from ramerge.config.job import Job, Slice
+from ramerge.config.job import AgentJob, Job, Slice
 from ramerge.config.resolve import depths
 from ramerge.config.slices import Place, layer_config, plan_slices, streams
 
@@ -26,10 +26,10 @@ class Inputs:
     """The models to merge, and what else the configuration asks of the output.
 
     Attributes:
+        job: the job with one agent a stream: where slices stack models, agents are called after the
+            models in their stream (``orca+platy``).
         base: the base, or the first agent where there is none.
-        agents: by name, in the order of the arithmetic. Where slices stack models, an agent is a
-            stack, called after the models in it (``orca+platy``).
-        sources: where each of these agents comes from (``org/orca + org/platy``), by name.
+        agents: by name, in the order of the arithmetic.
         depths: relative depth of every tensor, for gradients.
         pieces: the slice whose parameters hold for a tensor; empty without slices.
         files: side files that replace the base's: a file to copy, or content.
@@ -38,9 +38,9 @@ class Inputs:
         notices: what the user must be told.
     """
 
+    job: Job
     base: Checkpoint
     agents: Mapping[str, Checkpoint]
-    sources: Mapping[str, str]
     depths: Mapping[str, float]
     pieces: Mapping[str, Slice] = field(default_factory=dict)
     files: Mapping[str, Path | bytes] = field(default_factory=dict)
@@ -76,8 +76,7 @@ def prepare(job: Job, base: Checkpoint | None, agents: Mapping[str, Checkpoint])
 def _whole(job: Job, models: Mapping[str, Checkpoint]) -> Inputs:
     origin = next(iter(models.values()))
     agents = {agent.name: models[agent.name] for agent in job.agents}
-    sources = {agent.name: agent.source for agent in job.agents}
-    return Inputs(origin, agents, sources, depths(origin.names()))
+    return Inputs(job, origin, agents, depths(origin.names()))
 
 
 def _stacked(job: Job, models: Mapping[str, Checkpoint]) -> Inputs:
@@ -86,11 +85,15 @@ def _stacked(job: Job, models: Mapping[str, Checkpoint]) -> Inputs:
     agents = {_stream_name(s): _stack(s, models) for s in split.agents}
     base = _stack(split.base, models) if split.base else next(iter(agents.values()))
     configs = {name: model.config or {} for name, model in models.items()}
-    origin = {agent.name: agent.source for agent in job.agents}
+    sources = {agent.name: agent.source for agent in job.agents}
+    streamed = tuple(
+        AgentJob(name, " + ".join(sources[m] for m in _models(stream)))
+        for name, stream in zip(agents, split.agents, strict=True)
+    )
     return Inputs(
+        job=replace(job, agents=streamed),
         base=base,
         agents=agents,
-        sources={_stream_name(s): " + ".join(origin[m] for m in _models(s)) for s in split.agents},
         depths={tensor.name: tensor.depth for tensor in plan.tensors},
         pieces={tensor.name: job.slices[tensor.piece] for tensor in plan.tensors},
         config=layer_config(base.config, configs, plan) if base.config else {},
