@@ -6,15 +6,33 @@ import math
 
 import numpy as np
 import pytest
-from test_engine_oracle import model_set, run, same
 
 from ramerge.methods.registry import METHODS
+from test_engine_oracle import model_set, run, same
 
 F32 = np.dtype(np.float32)
-NAMES = {"t0": "model.layers.0.mlp.up_proj.weight", "t1": "model.norm.weight", "t2": "model.embed_tokens.weight", "t3": "x.scalar", "t4": "y.empty"}
+NAMES = {
+    "t0": "model.layers.0.mlp.up_proj.weight",
+    "t1": "model.norm.weight",
+    "t2": "model.embed_tokens.weight",
+    "t3": "x.scalar",
+    "t4": "y.empty",
+}
 METHOD_NAMES = [n for n in sorted(METHODS) if METHODS[n].auxiliary is None]
 # Methods whose result depends on the order of the agents by definition, or by the rounding of sums only.
-ORDERED = {"dare_linear", "dare_ties", "della", "della_linear", "slerp", "nearswap", "arcee_fusion", "passthrough", "nuslerp", "unique_only", "shared_only"}
+ORDERED = {
+    "dare_linear",
+    "dare_ties",
+    "della",
+    "della_linear",
+    "slerp",
+    "nearswap",
+    "arcee_fusion",
+    "passthrough",
+    "nuslerp",
+    "unique_only",
+    "shared_only",
+}
 FIXED = {"largest": "ties go to the first agent"}
 REQUIRED = {"nearswap": {"t": 0.001}}
 # One agent at weight 1 gives that agent (up to what its parameters drop), by definition.
@@ -32,7 +50,9 @@ def models(count=3, seed=21, dtype=F32):
         seed, count, base_dtype=dtype, agent_dtypes=[dtype] * count,
         sizes=[(40, 36), (1500,), (9, 40), (), (0, 3)], densities=[0.1, 0.5, 0.7],
     )  # fmt: skip
-    return {NAMES[k]: v for k, v in base.items()}, [{NAMES[k]: v for k, v in a.items()} for a in agents]
+    return {NAMES[k]: v for k, v in base.items()}, [
+        {NAMES[k]: v for k, v in a.items()} for a in agents
+    ]
 
 
 def agents_for(method, agents):
@@ -57,7 +77,12 @@ def test_agents_equal_to_the_base_give_its_bytes(method):
     base, agents = models()
     copies = agents_for(method, [base] * len(agents))
     got, _, _ = run(base, copies, method, REQUIRED.get(method, {}))
-    exact = not METHODS[method].everywhere or method in {"passthrough", "model_stock", "nuslerp", "multislerp"}
+    exact = not METHODS[method].everywhere or method in {
+        "passthrough",
+        "model_stock",
+        "nuslerp",
+        "multislerp",
+    }
     for name, array in got.items():
         if exact:
             assert np.array_equal(array.view(np.uint32), base[name].view(np.uint32)), name
@@ -118,7 +143,10 @@ def test_norm_matched_has_the_length_of_ram():
     base, agents = models()
     control, _, _ = run(base, agents, "norm_matched")
     ram, _, _ = run(base, agents, "ram")
-    lengths = [math.sqrt(sum(((m[n].astype(float) - base[n]) ** 2).sum() for n in base)) for m in (control, ram)]
+    lengths = [
+        math.sqrt(sum(((m[n].astype(float) - base[n]) ** 2).sum() for n in base))
+        for m in (control, ram)
+    ]
     assert math.isclose(*lengths, rel_tol=1e-4)
 
 
@@ -134,7 +162,9 @@ def test_fisher_weighs_elements_by_their_information():
 
     base, agents = models(count=2)
     rng = np.random.default_rng(0)
-    information = [{n: rng.random(t.shape).astype(np.float32) for n, t in base.items()} for _ in agents]
+    information = [
+        {n: rng.random(t.shape).astype(np.float32) for n, t in base.items()} for _ in agents
+    ]
     information[0]["model.norm.weight"][:] = 0
     names = ["a", "b"]
     job = Job("base", tuple(AgentJob(n, n, {"fisher": n}) for n in names), "fisher")

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from ramerge import engine, summary
 from ramerge._errors import ConfigError, MergeError, ProblemsError, raise_problems
 from ramerge.checkpoint.base import Checkpoint
 from ramerge.checkpoint.card import model_card
+from ramerge.checkpoint.files import redacted
 from ramerge.checkpoint.hashing import InputHashes
 from ramerge.checkpoint.manifest import manifest_bytes
 from ramerge.checkpoint.memory import MemoryCheckpoint, MemorySink
@@ -241,7 +243,7 @@ def public_source(source: str) -> str:
     if " + " in source and not Path(source).exists():  # a stack of several models
         return " + ".join(map(public_source, source.split(" + ")))
     local = source.startswith((".", "/", "~")) or Path(source).exists()
-    return Path(source).resolve().name if local else source
+    return redacted(Path(source).resolve().name if local else source)
 
 
 def _job(config: str | Path | Mapping[str, Any] | Job | None, **given: Any) -> Job:
@@ -296,9 +298,24 @@ def _planned(job: Job, *, extra: str, allow_pickle: bool) -> Iterator[tuple[Plan
         raise_problems(problems)
         ready = prepare(job, base, {name: c for name, c in agents.items() if c is not None})
         made = lay_out(ready, method, _auxiliary(method.auxiliary, job, opened), extra=extra)
+        made = _without_paths(made, job)
         models = [c for c in (base, *agents.values()) if c is not None]
         inputs = [f.path.parent for c in models for f in c.files()] + [c.directory for c in models if c.directory]
         yield made, ready, inputs
+
+
+def _without_paths(plan: Plan, job: Job) -> Plan:
+    """The plan with sources in its sentences as output may show them: sentences go into the manifest."""
+    sources = {s: public_source(s) for s in (job.base, *(a.source for a in job.agents)) if s}
+
+    def public(sentence: str) -> str:
+        for source, name in sources.items():
+            sentence = sentence.replace(f"`{source}`", f"`{name}`")
+        return sentence
+
+    return replace(
+        plan, decisions=tuple(map(public, plan.decisions)), warnings=tuple(map(public, plan.warnings))
+    )
 
 
 def _auxiliary(parameter: str | None, job: Job, opened: Any) -> dict[str, Checkpoint]:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 Split = Literal["train", "validation", "test"]
-_SPLITS: tuple[Split, ...] = ("validation", "test", "train", "train", "train", "train", "train", "train")
+_SPLITS: tuple[Split, ...] = (
+    "validation",
+    "test",
+    "train",
+    "train",
+    "train",
+    "train",
+    "train",
+    "train",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,5 +70,3 @@ def problems(environment: Environment, split: Split, count: int, seed: int) -> l
             seen.add(problem.key)
             found.append(problem)
     return found
-
-
