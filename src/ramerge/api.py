@@ -22,16 +22,17 @@ from ramerge.checkpoint.manifest import manifest_bytes
 from ramerge.checkpoint.memory import MemoryCheckpoint, MemorySink
 from ramerge.checkpoint.open import open_checkpoint
 from ramerge.checkpoint.sidefiles import config_for_output, config_with, side_files
-from ramerge.checkpoint.staging import Staging, check_output, preflight
+from ramerge.checkpoint.staging import Staging
+from ramerge.checkpoint.target import check_output, preflight
 from ramerge.checkpoint.verify import VerifyReport, verify
 from ramerge.config import flags, mergekit
 from ramerge.config.canonical import to_yaml
+from ramerge.config.inputs import Inputs, prepare
 from ramerge.config.job import Job
 from ramerge.engine import Progress
 from ramerge.executors import threads as executor
 from ramerge.kernels.limits import BLOCK
 from ramerge.methods.registry import METHODS, find
-from ramerge.config.inputs import Inputs, prepare
 from ramerge.planning import CHUNK, Plan, build
 from ramerge.planning import plan as lay_out
 from ramerge.summary import MergeReport
@@ -108,11 +109,19 @@ def merge(
             overwrite=overwrite,
             resume=resume,
             inputs=inputs,
-            side_bytes=sum(len(f) if isinstance(f, bytes) else f.stat().st_size for f in files.values()),
+            side_bytes=sum(
+                len(f) if isinstance(f, bytes) else f.stat().st_size for f in files.values()
+            ),
         ) as staging:
             hashes = _input_hashes(plan, staging.finished)
-            run = partial(executor.run, threads=1 if plan.method.rule is None else count, on_error=hashes.abort)
-            outcome = engine.merge(plan, staging, run=run, chunk=chunk, observe=hashes, progress=progress)
+            run = partial(
+                executor.run,
+                threads=1 if plan.method.rule is None else count,
+                on_error=hashes.abort,
+            )
+            outcome = engine.merge(
+                plan, staging, run=run, chunk=chunk, observe=hashes, progress=progress
+            )
             digests = hashes.finish()
             files["ramerge_config.yml"] = to_yaml(job, source=public_source).encode()
             files["README.md"] = model_card(_card_facts(plan, outcome)).encode()
@@ -154,16 +163,8 @@ def plan(
     with _planned(job, extra=extra, allow_pickle=allow_pickle) as (made, _, inputs):
         chunk_size(made, default_threads(), memory)
         if out is not None:
-            problems: list[MergeError] = []
-            for check in (
-                lambda: check_output(Path(out), inputs, overwrite=overwrite),
-                lambda: preflight(Path(out), made.bytes_written),
-            ):
-                try:
-                    check()
-                except MergeError as error:
-                    problems.append(error)
-            raise_problems(problems)
+            check_output(Path(out), inputs, overwrite=overwrite)
+            preflight(Path(out), made.bytes_written)
         return made
 
 
@@ -192,12 +193,25 @@ def merge_state_dicts(
     Raises:
         MergeError: as `merge`.
     """
-    named = dict(agents) if isinstance(agents, Mapping) else {f"agent{i + 1}": a for i, a in enumerate(agents)}
-    job = _job(None, base="base", agents={n: n for n in named}, method=method, parameters=parameters, preset=preset)
+    named = (
+        dict(agents)
+        if isinstance(agents, Mapping)
+        else {f"agent{i + 1}": a for i, a in enumerate(agents)}
+    )
+    job = _job(
+        None,
+        base="base",
+        agents={n: n for n in named},
+        method=method,
+        parameters=parameters,
+        preset=preset,
+    )
     models = {name: MemoryCheckpoint(tensors, name) for name, tensors in named.items()}
     made = build(job, find(job.method)[0], MemoryCheckpoint(base, "base"), models)
     sink = MemorySink(made.layout.specs())
-    run = partial(executor.run, threads=1 if made.method.rule is None else threads or default_threads())
+    run = partial(
+        executor.run, threads=1 if made.method.rule is None else threads or default_threads()
+    )
     engine.merge(made, sink, run=run)
     return sink.arrays(base)
 
@@ -234,7 +248,9 @@ def parse_size(text: str | int) -> int:
     """
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMG]i?B)?\s*", str(text), re.IGNORECASE)
     if not match:
-        raise ConfigError(f"`{text}` is not a size", hint="write it as 2GB, 512MiB or a number of bytes")
+        raise ConfigError(
+            f"`{text}` is not a size", hint="write it as 2GB, 512MiB or a number of bytes"
+        )
     return int(float(match[1]) * _UNITS[(match[2] or "").upper()])
 
 
@@ -255,7 +271,11 @@ def _job(config: str | Path | Mapping[str, Any] | Job | None, **given: Any) -> J
         if given["base"] is None and given["agents"] is None:
             raise ConfigError("neither a configuration file nor --base and --agent is given")
         sources = given.pop("agents") or []
-        named = {n: str(a) for n, a in sources.items()} if isinstance(sources, Mapping) else [str(a) for a in sources]
+        named = (
+            {n: str(a) for n, a in sources.items()}
+            if isinstance(sources, Mapping)
+            else [str(a) for a in sources]
+        )
         base = given.pop("base")
         return flags.job_from_flags(
             methods=methods,
@@ -266,7 +286,8 @@ def _job(config: str | Path | Mapping[str, Any] | Job | None, **given: Any) -> J
     clash = [k for k in ("base", "agents", "method", "parameters", "preset") if given.get(k)]
     if clash:
         raise ConfigError(
-            f"`{clash[0]}` is given beside a configuration file", hint="put it into the file, or leave the file out"
+            f"`{clash[0]}` is given beside a configuration file",
+            hint="put it into the file, or leave the file out",
         )
     top = {k: given[k] for k in ("out_dtype", "shard_size", "nonfinite", "exclude")}
     if isinstance(config, Mapping):
@@ -275,7 +296,9 @@ def _job(config: str | Path | Mapping[str, Any] | Job | None, **given: Any) -> J
 
 
 @contextmanager
-def _planned(job: Job, *, extra: str, allow_pickle: bool) -> Iterator[tuple[Plan, Inputs, list[Path]]]:
+def _planned(
+    job: Job, *, extra: str, allow_pickle: bool
+) -> Iterator[tuple[Plan, Inputs, list[Path]]]:
     """Open all inputs and plan; yields the plan and the input directories. All problems are raised together."""
     method, _ = find(job.method)
     problems: list[MergeError] = []
@@ -300,7 +323,9 @@ def _planned(job: Job, *, extra: str, allow_pickle: bool) -> Iterator[tuple[Plan
         made = lay_out(ready, method, _auxiliary(method.auxiliary, job, opened), extra=extra)
         made = _without_paths(made, job)
         models = [c for c in (base, *agents.values()) if c is not None]
-        inputs = [f.path.parent for c in models for f in c.files()] + [c.directory for c in models if c.directory]
+        inputs = [f.path.parent for c in models for f in c.files()] + [
+            c.directory for c in models if c.directory
+        ]
         yield made, ready, inputs
 
 
@@ -314,7 +339,9 @@ def _without_paths(plan: Plan, job: Job) -> Plan:
         return sentence
 
     return replace(
-        plan, decisions=tuple(map(public, plan.decisions)), warnings=tuple(map(public, plan.warnings))
+        plan,
+        decisions=tuple(map(public, plan.decisions)),
+        warnings=tuple(map(public, plan.warnings)),
     )
 
 
@@ -322,7 +349,9 @@ def _auxiliary(parameter: str | None, job: Job, opened: Any) -> dict[str, Checkp
     """Files of extra tensors, one per agent, for the method that wants them (Fisher)."""
     if parameter is None:
         return {}
-    sources = {a.name: a.parameters.get(parameter, job.parameters.get(parameter)) for a in job.agents}
+    sources = {
+        a.name: a.parameters.get(parameter, job.parameters.get(parameter)) for a in job.agents
+    }
     found = {name: opened(str(source)) for name, source in sources.items() if source is not None}
     return {name: c for name, c in found.items() if c is not None}
 
@@ -355,7 +384,10 @@ def _manifest_facts(plan: Plan, outcome: engine.Outcome, digests: Sequence[Any])
     """What the manifest says beside the output's own files (DESIGN); no time, host or absolute path."""
     from ramerge import __version__
 
-    roles = [("base", "base", plan.job.base or ""), *(("agent", name, source) for name, source in plan.sources.items())]
+    roles = [
+        ("base", "base", plan.job.base or ""),
+        *(("agent", name, source) for name, source in plan.sources.items()),
+    ]
     roles += [("auxiliary", name, "") for name in plan.sources][: len(plan.auxiliary)]
     streams = [plan.base, *plan.agents, *plan.auxiliary]
     inputs = [

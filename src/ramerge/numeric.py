@@ -177,7 +177,7 @@ def check_tied(plan: Plan, chunk: int) -> None:
             pieces = [r[: (stop - start) * head.dtype.itemsize] for r in room]
             checkpoint.read(tie.head, start, stop, pieces[0])
             checkpoint.read(tie.embedding, start, stop, pieces[1])
-            same = same and np.array_equal(*pieces)
+            same = same and np.array_equal(pieces[0], pieces[1])
         if not same:
             raise IncompatibleError(
                 f"`{tie.head}` of agent `{name}` differs from its `{tie.embedding}`, but the base ties the two",
