@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from ramerge import engine, summary
 from ramerge._errors import ConfigError, MergeError, ProblemsError, raise_problems
 from ramerge.checkpoint.base import Checkpoint
 from ramerge.checkpoint.card import model_card
+from ramerge.checkpoint.files import redacted
 from ramerge.checkpoint.hashing import InputHashes
 from ramerge.checkpoint.manifest import manifest_bytes
 from ramerge.checkpoint.memory import MemoryCheckpoint, MemorySink
@@ -98,7 +100,7 @@ def merge(
         plan, ready, inputs = made
         chunk = chunk_size(plan, count, memory)
         target = Path(out)
-        files = _side_content(ready, allow_remote_code=allow_remote_code)
+        files = _side_content(job, ready, allow_remote_code=allow_remote_code)
         with Staging.open(
             target,
             plan.layout,
@@ -241,7 +243,7 @@ def public_source(source: str) -> str:
     if " + " in source and not Path(source).exists():  # a stack of several models
         return " + ".join(map(public_source, source.split(" + ")))
     local = source.startswith((".", "/", "~")) or Path(source).exists()
-    return Path(source).resolve().name if local else source
+    return redacted(Path(source).resolve().name if local else source)
 
 
 def _job(config: str | Path | Mapping[str, Any] | Job | None, **given: Any) -> Job:
@@ -296,9 +298,24 @@ def _planned(job: Job, *, extra: str, allow_pickle: bool) -> Iterator[tuple[Plan
         raise_problems(problems)
         ready = prepare(job, base, {name: c for name, c in agents.items() if c is not None})
         made = lay_out(ready, method, _auxiliary(method.auxiliary, job, opened), extra=extra)
+        made = _without_paths(made, job)
         models = [c for c in (base, *agents.values()) if c is not None]
         inputs = [f.path.parent for c in models for f in c.files()] + [c.directory for c in models if c.directory]
         yield made, ready, inputs
+
+
+def _without_paths(plan: Plan, job: Job) -> Plan:
+    """The plan with sources in its sentences as output may show them: sentences go into the manifest."""
+    sources = {s: public_source(s) for s in (job.base, *(a.source for a in job.agents)) if s}
+
+    def public(sentence: str) -> str:
+        for source, name in sources.items():
+            sentence = sentence.replace(f"`{source}`", f"`{name}`")
+        return sentence
+
+    return replace(
+        plan, decisions=tuple(map(public, plan.decisions)), warnings=tuple(map(public, plan.warnings))
+    )
 
 
 def _auxiliary(parameter: str | None, job: Job, opened: Any) -> dict[str, Checkpoint]:
@@ -321,7 +338,7 @@ def _input_hashes(plan: Plan, finished: Mapping[str, Any]) -> InputHashes:
     return InputHashes(streams, visited)
 
 
-def _side_content(inputs: Inputs, *, allow_remote_code: bool) -> dict[str, bytes | Path]:
+def _side_content(job: Job, inputs: Inputs, *, allow_remote_code: bool) -> dict[str, bytes | Path]:
     """Side files by name: the base's, what the configuration replaces, config.json as the tensors are."""
     sides = side_files(inputs.base.directory, allow_remote_code=allow_remote_code)
     files: dict[str, bytes | Path] = {f.name: f.path for f in sides.files} | dict(sides.rewritten)
@@ -330,7 +347,7 @@ def _side_content(inputs: Inputs, *, allow_remote_code: bool) -> dict[str, bytes
         content = files["config.json"]
         data = content if isinstance(content, bytes) else content.read_bytes()
         data = config_with(data, inputs.config) if inputs.config else data
-        files["config.json"] = config_for_output(data, inputs.job.out_dtype)
+        files["config.json"] = config_for_output(data, job.out_dtype)
     return files
 
 
@@ -338,8 +355,8 @@ def _manifest_facts(plan: Plan, outcome: engine.Outcome, digests: Sequence[Any])
     """What the manifest says beside the output's own files (DESIGN); no time, host or absolute path."""
     from ramerge import __version__
 
-    roles = [("base", "base", plan.job.base or ""), *(("agent", a.name, a.source) for a in _active(plan))]
-    roles += [("auxiliary", a.name, "") for a in _active(plan)][: len(plan.auxiliary)]
+    roles = [("base", "base", plan.job.base or ""), *(("agent", name, source) for name, source in plan.sources.items())]
+    roles += [("auxiliary", name, "") for name in plan.sources][: len(plan.auxiliary)]
     streams = [plan.base, *plan.agents, *plan.auxiliary]
     inputs = [
         {
@@ -367,17 +384,13 @@ def _manifest_facts(plan: Plan, outcome: engine.Outcome, digests: Sequence[Any])
     }
 
 
-def _active(plan: Plan) -> list[Any]:
-    return [a for a in plan.job.agents if a.name in plan.agent_names]
-
-
 def _card_facts(plan: Plan, outcome: engine.Outcome) -> dict[str, Any]:
     """What the model card is made of."""
     return {
         "base": public_source(plan.job.base or plan.base.source),
         "agents": [
-            {"source": public_source(a.source), "summary": s}
-            for a, s in zip(_active(plan), summary.agents(plan, outcome), strict=True)
+            {"source": public_source(plan.sources[a.name]), "summary": a}
+            for a in summary.agents(plan, outcome)
         ],
         "method": plan.method,
         "parameters": plan.parameters,

@@ -65,7 +65,9 @@ class TensorPlan:
     @property
     def bytes_read(self) -> int:
         """Bytes that one pass over the inputs reads."""
-        return self.base.nbytes + sum(s.nbytes for s in (*self.agents, *self.auxiliary) if s is not None)
+        return self.base.nbytes + sum(
+            s.nbytes for s in (*self.agents, *self.auxiliary) if s is not None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class Plan:
     tensors: tuple[TensorPlan, ...]
     layout: Layout
     values: Values  # global ones; a per-agent parameter is a tuple
+    sources: Mapping[str, str]  # where each agent comes from, as the user named it
     auxiliary: tuple[Checkpoint, ...] = ()
     tied: tuple[TiedHead, ...] = ()
     decisions: tuple[str, ...] = ()
@@ -185,7 +188,9 @@ def plan(
     raise_problems(_check_parameters(job, method, agents))
     active = _active(job, agents)
     decisions = [
-        f"agent `{name}` has weight 0 and is left out, of the counts too" for name in agents if name not in active
+        f"agent `{name}` has weight 0 and is left out, of the counts too"
+        for name in agents
+        if name not in active
     ]
     decisions += [notice.message for notice in _notices(inputs)]
     job_agents = {n: agents[n] for n in active}
@@ -203,6 +208,7 @@ def plan(
         base=base,
         agents=tuple(job_agents.values()),
         agent_names=tuple(job_agents),
+        sources={a.name: a.source for a in job.agents if a.name in job_agents},
         tensors=tensors,
         layout=plan_layout([t.output for t in tensors], job.shard_size),
         values=_values(inputs, method, "", 0.0, None, active),
@@ -224,20 +230,32 @@ def _unused(job: Job, base: Checkpoint) -> list[str]:
     return [f"the filter `{p}` fits no tensor" for p in patterns]
 
 
-def _check_parameters(job: Job, method: Method, agents: Mapping[str, Checkpoint]) -> list[MergeError]:
+def _check_parameters(
+    job: Job, method: Method, agents: Mapping[str, Checkpoint]
+) -> list[MergeError]:
     problems: list[MergeError] = list(resolve.missing(job, method.info))
     if len(agents) > MAX_AGENTS:
-        problems.append(ConfigError(f"{len(agents)} agents are too many: the limit is {MAX_AGENTS}"))
+        problems.append(
+            ConfigError(f"{len(agents)} agents are too many: the limit is {MAX_AGENTS}")
+        )
     most, least = method.max_agents, method.min_agents
     if len(agents) < least or (most is not None and len(agents) > most):
-        wanted = f"{least}" if least == most else f"at least {least}" if most is None else f"{least} to {most}"
+        wanted = (
+            f"{least}"
+            if least == most
+            else f"at least {least}"
+            if most is None
+            else f"{least} to {most}"
+        )
         problems.append(ConfigError(f"`{method.name}` merges {wanted} agents, not {len(agents)}"))
     return problems
 
 
 def _active(job: Job, agents: Mapping[str, Checkpoint]) -> list[str]:
     """Agents that are not switched off as a whole by a weight of 0."""
-    settings = {a.name: a.parameters.get("weight", job.parameters.get("weight")) for a in job.agents}
+    settings = {
+        a.name: a.parameters.get("weight", job.parameters.get("weight")) for a in job.agents
+    }
     off = [n for n in agents if settings.get(n) == 0 and not isinstance(settings.get(n), bool)]
     if len(off) == len(agents):
         raise ConfigError("every agent has weight 0, so there is nothing to merge")
@@ -245,12 +263,19 @@ def _active(job: Job, agents: Mapping[str, Checkpoint]) -> list[str]:
 
 
 def _values(
-    inputs: Inputs, method: Method, tensor: str, depth: float, piece: Slice | None, active: Sequence[str]
+    inputs: Inputs,
+    method: Method,
+    tensor: str,
+    depth: float,
+    piece: Slice | None,
+    active: Sequence[str],
 ) -> dict[str, Any]:
     """Parameters for one tensor; per-agent ones of the active agents only."""
     found = resolve.values(inputs.job, method.info, tensor, depth, piece)
     keep = [i for i, name in enumerate(inputs.agents) if name in active]
-    values = {k: tuple(v[i] for i in keep) if k in method.per_agent else v for k, v in found.items()}
+    values = {
+        k: tuple(v[i] for i in keep) if k in method.per_agent else v for k, v in found.items()
+    }
     values["based"] = inputs.job.base is not None  # for methods that work with and without a base
     return values
 
@@ -269,7 +294,9 @@ def _tensor(
     output = spec if copied or job.out_dtype is None else replace(spec, dtype=job.out_dtype)
     values = _values(inputs, method, name, inputs.depths[name], inputs.pieces.get(name), active)
     weights = values.get("weight")
-    if weights is not None and method.masked:  # weight 0 here: as good as absent here, in counts too
+    if (
+        weights is not None and method.masked
+    ):  # weight 0 here: as good as absent here, in counts too
         specs = tuple(None if w == 0 else s for w, s in zip(weights, specs, strict=True))
     return TensorPlan(
         output=output,
@@ -278,7 +305,9 @@ def _tensor(
         agents=() if kept else tuple(None if copied and is_buffer(spec) else s for s in specs),
         group=scope_group(name, str(values.get("scope", "model"))),
         values=values,
-        auxiliary=() if kept or copied else tuple(_extra_spec(n, c, spec) for n, c in auxiliary.items()),
+        auxiliary=()
+        if kept or copied
+        else tuple(_extra_spec(n, c, spec) for n, c in auxiliary.items()),
     )
 
 
@@ -304,6 +333,8 @@ def _say_copied(decisions: list[str], tensors: Sequence[TensorPlan]) -> None:
     copied = [t.name for t in tensors if t.action == "copy"]
     kept = [t.name for t in tensors if t.action == "keep"]
     if copied:
-        decisions.append(f"copied from the base, not merged (integers or buffers): {compat.listing(copied)}")
+        decisions.append(
+            f"copied from the base, not merged (integers or buffers): {compat.listing(copied)}"
+        )
     if kept:
         decisions.append(f"excluded from the merge, the base's kept: {compat.listing(kept)}")

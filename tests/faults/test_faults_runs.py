@@ -90,7 +90,7 @@ def test_signals_at_random_moments(bench, size, name, record):
         began = time.monotonic()
         result = server.wait(pid, log, began)
         slowest = max(slowest, result.seconds)
-        assert result.code in {0, 128 + number}, result
+        assert result.code in {0, 128 + number, -number}, result  # a shell makes 128 + n of -n
         done += result.code == 0
         assert result.seconds < 5
         assert "Traceback" not in result.text
