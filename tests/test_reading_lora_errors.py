@@ -21,7 +21,7 @@ def refused(bases, directory, match, error=IncompatibleError, code=4, base="qwen
     return caught.value
 
 
-def test_alpha_zero_report_52(bases, tmp_path):
+def test_alpha_zero_thread_52(bases, tmp_path):
     """Notes 0.8, user thread 52: verl wrote lora_alpha 0, and the merge was exactly the base."""
     directory, _ = adapt(bases, tmp_path)
     rewritten(directory, lora_alpha=0)
@@ -120,7 +120,7 @@ def test_several_adapters_in_one_file(bases, tmp_path):
         ({"init_lora_weights": "olora"}, "olora"),
     ],
 )
-def test_variants_are_refused_by_name_report_35(bases, tmp_path, config, match):
+def test_variants_are_refused_by_name_thread_35(bases, tmp_path, config, match):
     """User thread 35: variants merge silently wrong elsewhere."""
     directory, _ = adapt(bases, tmp_path)
     rewritten(directory, **config)
@@ -152,7 +152,7 @@ def test_pickled_or_missing_adapter_weights(bases, tmp_path):
     refused(bases, directory, "has no adapter_model.safetensors", CorruptInputError, 3)
 
 
-def test_unmerged_adapter_inside_a_model_report_53(bases, tmp_path):
+def test_unmerged_adapter_inside_a_model_thread_53(bases, tmp_path):
     """User thread 53: `huggingface/` holds base_layer and lora_A keys."""
     tensors = {
         "base_model.model.x.q_proj.base_layer.weight": np.ones((2, 2), np.float32),

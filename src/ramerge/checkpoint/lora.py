@@ -28,7 +28,7 @@ from ramerge.checkpoint.prefixes import stripped
 from ramerge.checkpoint.safetensors import open_file
 
 WEIGHTS = "adapter_model.safetensors"
-_CACHED = 16_000_000  # bytes of decoded factors kept; the last pair is kept whatever its size
+_CACHED = 4_000_000  # bytes of decoded factors kept; the last pair is kept whatever its size
 _PIECE = 1 << 18  # elements of the base held at a time while DoRA norms are taken
 
 Numbers = NDArray[Any]  # float32 or float64
