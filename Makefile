@@ -78,7 +78,7 @@ bench: $(VENV)/.core $(if $(RAMERGE_MERGEKIT_PYTHON),,$(MERGEKIT)/.done)  ## spe
 lab: $(VENV)/.lab  ## the miniature study
 	$(BIN)/ramerge lab run
 
-docs: $(VENV)/.core  ## regenerate the command line's reference from its own --help
+docs: $(VENV)/.core  ## regenerate what the docs show of the program itself
 	$(BIN)/python docs/make_cli.py
 
 clean:  ## remove what the commands above have made

@@ -412,8 +412,8 @@ slices:
 """)
     assert [a.name for a in job.agents] == ["orca", "platy"]
     assert job.slices == (
-        Slice((SliceSource("orca", 0, 24),)),
-        Slice((SliceSource("platy", 20, 40, {"scale": 0.5}),)),
+        Slice((SliceSource("orca", 0, 24, "org/orca"),)),
+        Slice((SliceSource("platy", 20, 40, "org/platy", {"scale": 0.5}),)),
     )
 
 
@@ -429,7 +429,9 @@ slices:
 parameters: {t: 0.5}
 """)
     assert [a.name for a in job.agents] == ["b"]
-    assert job.slices == (Slice((SliceSource("base", 0, 4), SliceSource("b", 0, 4)), {"t": 0.25}),)
+    assert job.slices == (
+        Slice((SliceSource("base", 0, 4, "org/a"), SliceSource("b", 0, 4, "org/b")), {"t": 0.25}),
+    )
 
 
 @pytest.mark.parametrize(
@@ -553,3 +555,10 @@ def test_from_mapping_and_load(tmp_path):
 def test_notes_are_no_part_of_equality():
     job = read(HEAD + MODELS)
     assert replace(job, notes=("x",)) == job
+
+
+def test_messages_cannot_disturb_a_terminal():
+    message, _ = only(HEAD + MODELS + '"a\\e[31m\\nb\\u202e": 1')
+    assert message == r"m.yml:6:1: unknown key `a\x1b[31m\nb\u202e` in the file"
+    message, hint = only(HEAD + MODELS + 'preset: "\\e]0;x"')
+    assert "\x1b" not in message and "\x1b" not in (hint or "")

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ from ramerge import engine, summary
 from ramerge._errors import ConfigError, MergeError, ProblemsError, raise_problems
 from ramerge.checkpoint.base import Checkpoint
 from ramerge.checkpoint.card import model_card
+from ramerge.checkpoint.files import redacted
 from ramerge.checkpoint.hashing import InputHashes
 from ramerge.checkpoint.manifest import manifest_bytes
 from ramerge.checkpoint.memory import MemoryCheckpoint, MemorySink
 from ramerge.checkpoint.open import open_checkpoint
-from ramerge.checkpoint.sidefiles import config_for_output, side_files
+from ramerge.checkpoint.sidefiles import config_for_output, config_with, side_files
 from ramerge.checkpoint.staging import Staging, check_output, preflight
 from ramerge.checkpoint.verify import VerifyReport, verify
 from ramerge.config import flags, mergekit
@@ -29,7 +31,9 @@ from ramerge.engine import Progress
 from ramerge.executors import threads as executor
 from ramerge.kernels.limits import BLOCK
 from ramerge.methods.registry import METHODS, find
+from ramerge.config.inputs import Inputs, prepare
 from ramerge.planning import CHUNK, Plan, build
+from ramerge.planning import plan as lay_out
 from ramerge.summary import MergeReport
 
 __all__ = ["MergeReport", "Plan", "VerifyReport", "merge", "merge_state_dicts", "plan", "verify"]
@@ -93,10 +97,10 @@ def merge(
     )  # fmt: skip
     count = threads or default_threads()
     with _planned(job, extra=extra, allow_pickle=allow_pickle) as made:
-        plan, inputs = made
+        plan, ready, inputs = made
         chunk = chunk_size(plan, count, memory)
         target = Path(out)
-        files = _side_content(plan, allow_remote_code=allow_remote_code)
+        files = _side_content(job, ready, allow_remote_code=allow_remote_code)
         with Staging.open(
             target,
             plan.layout,
@@ -147,7 +151,7 @@ def plan(
         config, base=base, agents=agents, method=method, parameters=parameters, preset=preset,
         out_dtype=out_dtype, shard_size=shard_size, nonfinite=nonfinite, exclude=exclude,
     )  # fmt: skip
-    with _planned(job, extra=extra, allow_pickle=allow_pickle) as (made, inputs):
+    with _planned(job, extra=extra, allow_pickle=allow_pickle) as (made, _, inputs):
         chunk_size(made, default_threads(), memory)
         if out is not None:
             problems: list[MergeError] = []
@@ -236,8 +240,10 @@ def parse_size(text: str | int) -> int:
 
 def public_source(source: str) -> str:
     """A source as output may show it: Hub ids whole, of local paths the last part only."""
+    if " + " in source and not Path(source).exists():  # a stack of several models
+        return " + ".join(map(public_source, source.split(" + ")))
     local = source.startswith((".", "/", "~")) or Path(source).exists()
-    return Path(source).resolve().name if local else source
+    return redacted(Path(source).resolve().name if local else source)
 
 
 def _job(config: str | Path | Mapping[str, Any] | Job | None, **given: Any) -> Job:
@@ -269,7 +275,7 @@ def _job(config: str | Path | Mapping[str, Any] | Job | None, **given: Any) -> J
 
 
 @contextmanager
-def _planned(job: Job, *, extra: str, allow_pickle: bool) -> Iterator[tuple[Plan, list[Path]]]:
+def _planned(job: Job, *, extra: str, allow_pickle: bool) -> Iterator[tuple[Plan, Inputs, list[Path]]]:
     """Open all inputs and plan; yields the plan and the input directories. All problems are raised together."""
     method, _ = find(job.method)
     problems: list[MergeError] = []
@@ -290,12 +296,26 @@ def _planned(job: Job, *, extra: str, allow_pickle: bool) -> Iterator[tuple[Plan
         base = opened(job.base) if job.base is not None else None
         agents = {a.name: opened(a.source, base) for a in job.agents}
         raise_problems(problems)
-        ready = {name: c for name, c in agents.items() if c is not None}
-        origin = base or next(iter(ready.values()))
-        made = build(job, method, origin, ready, _auxiliary(method.auxiliary, job, opened), extra=extra)
-        models = [origin, *ready.values()]
+        ready = prepare(job, base, {name: c for name, c in agents.items() if c is not None})
+        made = lay_out(ready, method, _auxiliary(method.auxiliary, job, opened), extra=extra)
+        made = _without_paths(made, job)
+        models = [c for c in (base, *agents.values()) if c is not None]
         inputs = [f.path.parent for c in models for f in c.files()] + [c.directory for c in models if c.directory]
-        yield made, inputs
+        yield made, ready, inputs
+
+
+def _without_paths(plan: Plan, job: Job) -> Plan:
+    """The plan with sources in its sentences as output may show them: sentences go into the manifest."""
+    sources = {s: public_source(s) for s in (job.base, *(a.source for a in job.agents)) if s}
+
+    def public(sentence: str) -> str:
+        for source, name in sources.items():
+            sentence = sentence.replace(f"`{source}`", f"`{name}`")
+        return sentence
+
+    return replace(
+        plan, decisions=tuple(map(public, plan.decisions)), warnings=tuple(map(public, plan.warnings))
+    )
 
 
 def _auxiliary(parameter: str | None, job: Job, opened: Any) -> dict[str, Checkpoint]:
@@ -318,14 +338,16 @@ def _input_hashes(plan: Plan, finished: Mapping[str, Any]) -> InputHashes:
     return InputHashes(streams, visited)
 
 
-def _side_content(plan: Plan, *, allow_remote_code: bool) -> dict[str, bytes | Path]:
-    """Side files of the base by name, config.json with the dtype that the tensors have."""
-    sides = side_files(plan.base.directory, allow_remote_code=allow_remote_code)
+def _side_content(job: Job, inputs: Inputs, *, allow_remote_code: bool) -> dict[str, bytes | Path]:
+    """Side files by name: the base's, what the configuration replaces, config.json as the tensors are."""
+    sides = side_files(inputs.base.directory, allow_remote_code=allow_remote_code)
     files: dict[str, bytes | Path] = {f.name: f.path for f in sides.files} | dict(sides.rewritten)
+    files = {n: f for n, f in (files | dict(inputs.files)).items() if n not in inputs.dropped}
     if "config.json" in files:
         content = files["config.json"]
         data = content if isinstance(content, bytes) else content.read_bytes()
-        files["config.json"] = config_for_output(data, plan.job.out_dtype)
+        data = config_with(data, inputs.config) if inputs.config else data
+        files["config.json"] = config_for_output(data, job.out_dtype)
     return files
 
 
@@ -333,8 +355,8 @@ def _manifest_facts(plan: Plan, outcome: engine.Outcome, digests: Sequence[Any])
     """What the manifest says beside the output's own files (DESIGN); no time, host or absolute path."""
     from ramerge import __version__
 
-    roles = [("base", "base", plan.job.base or ""), *(("agent", a.name, a.source) for a in _active(plan))]
-    roles += [("auxiliary", a.name, "") for a in _active(plan)][: len(plan.auxiliary)]
+    roles = [("base", "base", plan.job.base or ""), *(("agent", name, source) for name, source in plan.sources.items())]
+    roles += [("auxiliary", name, "") for name in plan.sources][: len(plan.auxiliary)]
     streams = [plan.base, *plan.agents, *plan.auxiliary]
     inputs = [
         {
@@ -362,17 +384,13 @@ def _manifest_facts(plan: Plan, outcome: engine.Outcome, digests: Sequence[Any])
     }
 
 
-def _active(plan: Plan) -> list[Any]:
-    return [a for a in plan.job.agents if a.name in plan.agent_names]
-
-
 def _card_facts(plan: Plan, outcome: engine.Outcome) -> dict[str, Any]:
     """What the model card is made of."""
     return {
         "base": public_source(plan.job.base or plan.base.source),
         "agents": [
-            {"source": public_source(a.source), "summary": s}
-            for a, s in zip(_active(plan), summary.agents(plan, outcome), strict=True)
+            {"source": public_source(plan.sources[a.name]), "summary": a}
+            for a in summary.agents(plan, outcome)
         ],
         "method": plan.method,
         "parameters": plan.parameters,

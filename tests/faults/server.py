@@ -3,7 +3,7 @@
 A run of ramerge costs a second of imports; the bench needs thousands. Reads one JSON object a line
 on stdin and answers with one on the descriptor that its argument names:
 
-    {"argv": [...], "log": path, "stop": bool, "flock": "works|missing|lies"}  ->  {"pid": n}
+    {"argv": [...], "log": path, "stop": bool, ...}  ->  {"pid": n}
     {"wait": pid}                                           ->  {"status": n, "rss": kilobytes}
     {"quit": true}
 
@@ -51,6 +51,7 @@ def child(run, request) -> None:
     os.close(int(sys.argv[1]))
     for name, value in request.get("env", {}).items():
         os.environ[name] = value
+    os.chdir(request.get("cwd", "."))
     if request.get("flock", "works") != "works":
         fcntl.flock = missing if request["flock"] == "missing" else lies
     if request.get("stop"):
@@ -59,6 +60,8 @@ def child(run, request) -> None:
     try:
         code = run(request["argv"])
         sys.stdout.flush()
+    except KeyboardInterrupt:  # before the command line could take it
+        code = 130
     finally:
         os._exit(code)
 

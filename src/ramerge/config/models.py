@@ -147,7 +147,7 @@ def _piece(
         model = names.get(entry.source.rstrip("/"), "base")
         if model in {source.model for source in read}:
             problems.append(entry.node.error(f"`{entry.source}` stands twice in one slice"))
-        read.append(SliceSource(model, *entry.layers, settings))
+        read.append(SliceSource(model, *entry.layers, entry.source, settings))
     counts = {source.stop - source.start for source in read}
     if len(counts) > 1:
         listed = ", ".join(f"{s.model} {s.stop - s.start}" for s in read)

@@ -88,9 +88,8 @@ def missing(job: Job, info: MethodInfo) -> list[ConfigError]:
     """Parameters without default that nobody sets, before any tensor is known."""
     problems = []
     for name, parameter in info.signature.items():
-        in_slices = job.slices and all(name in piece.parameters for piece in job.slices)
-        settled = in_slices or name in job.parameters or name in _preset(job, info)
-        if not parameter.required or settled:
+        settled = name in job.parameters or name in _preset(job, info)
+        if not parameter.required or settled or (job.slices and _in_slices(job, name)):
             continue
         lacking = [a.name for a in job.agents if name not in a.parameters]
         if parameter.per_agent and lacking:
@@ -99,6 +98,15 @@ def missing(job: Job, info: MethodInfo) -> list[ConfigError]:
         elif not parameter.per_agent:
             problems.append(_unset(name, info.name, "the file", parameter))
     return problems
+
+
+def _in_slices(job: Job, name: str) -> bool:
+    """Whether every slice, or every agent in it, sets a parameter."""
+    return all(
+        name in piece.parameters
+        or all(name in s.parameters for s in piece.sources if s.model != "base")
+        for piece in job.slices
+    )
 
 
 def depths(names: Iterable[str]) -> dict[str, float]:

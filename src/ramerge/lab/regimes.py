@@ -36,19 +36,19 @@ class Schedule:
 
 SCHEDULES: dict[Regime, dict[str, Schedule]] = {
     "natural": {
-        "coding": Schedule(60, 3e-4),
-        "tools": Schedule(60, 3e-4),
-        "memory": Schedule(60, 3e-4),
+        "coding": Schedule(40, 3e-4),
+        "tools": Schedule(40, 3e-4),
+        "memory": Schedule(40, 3e-4),
     },
     "bf16": {
-        "coding": Schedule(60, 3e-4),
-        "tools": Schedule(60, 3e-4),
-        "memory": Schedule(60, 3e-4),
+        "coding": Schedule(40, 2e-4),
+        "tools": Schedule(40, 2e-4),
+        "memory": Schedule(40, 3e-4),
     },
     "geometry": {
-        "coding": Schedule(60, 2e-3),
-        "tools": Schedule(60, 5e-4),
-        "memory": Schedule(60, 5e-4),
+        "coding": Schedule(80, 2e-3),
+        "tools": Schedule(40, 5e-4),
+        "memory": Schedule(40, 5e-4),
     },
 }
 
