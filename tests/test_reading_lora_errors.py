@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import helpers_lora
-from helpers_lora import adapt, agent, renamed, rewritten
+from helpers_lora import adapt, agent, assert_parity, renamed, rewritten
 from helpers_reading import model
 from ramerge._errors import CorruptInputError, IncompatibleError, SecurityError
 from ramerge.checkpoint.open import open_checkpoint
@@ -145,9 +145,16 @@ def test_broken_configuration(bases, tmp_path, config, match):
 
 
 def test_pickled_or_missing_adapter_weights(bases, tmp_path):
-    directory, _ = adapt(bases, tmp_path)
-    (directory / "adapter_model.safetensors").rename(directory / "adapter_model.bin")
+    import torch
+    from safetensors.torch import load_file
+
+    directory, merged = adapt(bases, tmp_path)
+    weights = directory / "adapter_model.safetensors"
+    torch.save(load_file(weights), directory / "adapter_model.bin")
+    weights.unlink()
     refused(bases, directory, "pickle", SecurityError, 8)
+    source = f"{bases['qwen'][1]}+{directory}"
+    assert_parity(open_checkpoint(source, allow_pickle=True), merged, at_least=4)
     (directory / "adapter_model.bin").unlink()
     refused(bases, directory, "has no adapter_model.safetensors", CorruptInputError, 3)
 
