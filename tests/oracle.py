@@ -55,7 +55,9 @@ def merge_tensor(base, agents, lams, *, weights=None, shared="mean", gamma=0.5, 
     x = base.astype(real)
     thetas = [a.astype(real) for a in agents]
     masks = [changed(base, a, **mask) for a in agents]
-    taus = [np.where(m, w * (t - x), real(0)).astype(real) for m, w, t in zip(masks, weights, thetas)]
+    taus = [
+        np.where(m, w * (t - x), real(0)).astype(real) for m, w, t in zip(masks, weights, thetas)
+    ]
     c = np.sum(masks, axis=0)
     total = np.zeros_like(x)
     for tau in taus:
@@ -90,9 +92,22 @@ def merge_tensor(base, agents, lams, *, weights=None, shared="mean", gamma=0.5, 
         return y.astype(out or base.dtype)
 
 
-def merge(base, agents, method="ram_plus", *, r=0.1, alpha=1.0, weights=None, shared="mean", gamma=0.5, **mask):
+def merge(
+    base,
+    agents,
+    method="ram_plus",
+    *,
+    r=0.1,
+    alpha=1.0,
+    weights=None,
+    shared="mean",
+    gamma=0.5,
+    **mask,
+):
     lams = lambdas(method, counts(base, agents, **mask), r, alpha)
     return {
-        name: merge_tensor(b, [a[name] for a in agents], lams, weights=weights, shared=shared, gamma=gamma, **mask)
+        name: merge_tensor(
+            b, [a[name] for a in agents], lams, weights=weights, shared=shared, gamma=gamma, **mask
+        )
         for name, b in base.items()
     }

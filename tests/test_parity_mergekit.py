@@ -12,12 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers_models import read_tensors, write_tensors
 
 import ramerge
+from helpers_models import read_tensors, write_tensors
 
 PYTHON = os.environ.get("RAMERGE_MERGEKIT_PYTHON")
-pytestmark = [pytest.mark.parity, pytest.mark.skipif(not PYTHON, reason="RAMERGE_MERGEKIT_PYTHON is not set")]
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.skipif(not PYTHON, reason="RAMERGE_MERGEKIT_PYTHON is not set"),
+]
 
 HEAD = "merge_method: {method}\ndtype: float32\n"
 BASED = "base_model: {base}\nmodels:\n- model: {a}\n{pa}- model: {b}\n{pb}- model: {c}\n{pc}"
@@ -49,9 +52,18 @@ CASES = {
 
 # Where we differ, why, and by how much: (largest relative difference, share of elements beyond 1e-5).
 DEVIATIONS = {
-    "nuslerp": (2e-5, 0.2),  # theirs takes the angle of nearly parallel tensors in fp32, ours in fp64
-    "breadcrumbs": (1.0, 0.005),  # theirs rounds what is cut, ours what is kept: one element a tensor and agent
-    "arcee_fusion": (1.0, 0.01),  # theirs computes divergences in fp32, where small ones come out as 0 or below
+    "nuslerp": (
+        2e-5,
+        0.2,
+    ),  # theirs takes the angle of nearly parallel tensors in fp32, ours in fp64
+    "breadcrumbs": (
+        1.0,
+        0.005,
+    ),  # theirs rounds what is cut, ours what is kept: one element a tensor and agent
+    "arcee_fusion": (
+        1.0,
+        0.01,
+    ),  # theirs computes divergences in fp32, where small ones come out as 0 or below
 }
 
 
@@ -77,14 +89,21 @@ def models(tmp_path_factory):
     root = tmp_path_factory.mktemp("parity")
     torch.manual_seed(0)
     settings = LlamaConfig(
-        vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2
+        vocab_size=96,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
     )
     LlamaForCausalLM(settings).float().save_pretrained(root / "base")
     rng = np.random.default_rng(0)
     base = read_tensors(root / "base")
     for name, density in {"a": 0.2, "b": 0.5, "c": 0.7}.items():
         agent = {
-            n: np.where(rng.random(t.shape) < density, t + rng.normal(0, 0.01, t.shape), t).astype(np.float32)
+            n: np.where(rng.random(t.shape) < density, t + rng.normal(0, 0.01, t.shape), t).astype(
+                np.float32
+            )
             for n, t in base.items()
         }
         write_tensors(root / name, agent)

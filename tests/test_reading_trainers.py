@@ -23,13 +23,15 @@ SCRIPT = Path(__file__).with_name("make_trainer_checkpoints.py")
 def made(tmp_path_factory):
     """All checkpoints, made once by two processes."""
     out = tmp_path_factory.mktemp("trainers")
-    subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-W", "ignore", SCRIPT, out],
-        check=True,
+        check=False,
         capture_output=True,
-        timeout=300,
+        text=True,
+        timeout=600,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
+    assert done.returncode == 0, done.stderr[-3000:]
     return out
 
 

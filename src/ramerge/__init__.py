@@ -43,7 +43,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module `ramerge` has no attribute `{name}`")
     from importlib import import_module
 
-    return getattr(import_module("ramerge._errors" if name == "MergeError" else "ramerge.api"), name)
+    return getattr(
+        import_module("ramerge._errors" if name == "MergeError" else "ramerge.api"), name
+    )
 
 
 def __dir__() -> list[str]:

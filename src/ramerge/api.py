@@ -297,7 +297,7 @@ def _planned(job: Job, *, extra: str, allow_pickle: bool) -> Iterator[tuple[Plan
         agents = {a.name: opened(a.source, base) for a in job.agents}
         raise_problems(problems)
         ready = prepare(job, base, {name: c for name, c in agents.items() if c is not None})
-        made = lay_out(job, ready, method, _auxiliary(method.auxiliary, job, opened), extra=extra)
+        made = lay_out(ready, method, _auxiliary(method.auxiliary, job, opened), extra=extra)
         made = _without_paths(made, job)
         models = [c for c in (base, *agents.values()) if c is not None]
         inputs = [f.path.parent for c in models for f in c.files()] + [c.directory for c in models if c.directory]

@@ -41,9 +41,7 @@ def listing(names: Sequence[str]) -> str:
     return shown + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
-def pair(
-    base: Checkpoint, agents: Mapping[str, Checkpoint], extra: str = "error"
-) -> Pairing:
+def pair(base: Checkpoint, agents: Mapping[str, Checkpoint], extra: str = "error") -> Pairing:
     """Find every base tensor in every agent.
 
     Args:
@@ -78,10 +76,14 @@ def _match_agent(
     surplus = [n for n in theirs if n not in ours]
     idle = [n for n in surplus if is_buffer(theirs[n])]
     if idle:
-        pairing.decisions.append(f"agent `{agent}` has buffers that the base lacks, left out: {listing(idle)}")
+        pairing.decisions.append(
+            f"agent `{agent}` has buffers that the base lacks, left out: {listing(idle)}"
+        )
     surplus = [n for n in surplus if n not in idle]
     if surplus and extra == "drop":
-        pairing.decisions.append(f"agent `{agent}` has tensors that the base lacks, dropped: {listing(surplus)}")
+        pairing.decisions.append(
+            f"agent `{agent}` has tensors that the base lacks, dropped: {listing(surplus)}"
+        )
     elif surplus and not lost:
         pairing.problems.append(
             IncompatibleError(
@@ -123,9 +125,12 @@ def _missing(
     hint = "is the download complete, and is this a full model of the same architecture?"
     if surplus and len(lost) == len(ours):
         example = sorted(surplus)[0]
-        hint = f"its names look different (`{example}`): a trainer's prefix, or another architecture"
+        hint = (
+            f"its names look different (`{example}`): a trainer's prefix, or another architecture"
+        )
     return IncompatibleError(
-        f"agent `{agent}` lacks {len(lost)} of the base's {len(ours)} tensors: {listing(lost)}", hint=hint
+        f"agent `{agent}` lacks {len(lost)} of the base's {len(ours)} tensors: {listing(lost)}",
+        hint=hint,
     )
 
 
@@ -144,7 +149,9 @@ def _unlike(agent: str, ours: TensorSpec, theirs: TensorSpec) -> MergeError | No
                 f"tensor `{spec.name}` of {label} is stored as {spec.dtype.name}, which cannot be merged",
                 hint="dequantise the model to bfloat16 first",
             )
-    if ours.dtype.is_float != theirs.dtype.is_float or (ours.dtype.is_discrete and ours.dtype != theirs.dtype):
+    if ours.dtype.is_float != theirs.dtype.is_float or (
+        ours.dtype.is_discrete and ours.dtype != theirs.dtype
+    ):
         return IncompatibleError(
             f"tensor `{ours.name}` is {theirs.dtype.name} in agent `{agent}` but {ours.dtype.name} in the base"
         )

@@ -23,7 +23,7 @@ import numpy as np
 
 from ramerge import numeric
 from ramerge._errors import IncompatibleError
-from ramerge._types import Bytes, F64, I64, Json
+from ramerge._types import F64, I64, Bytes, Json
 from ramerge.checkpoint.base import Checkpoint, Sink
 from ramerge.kernels import codec, fuse, limits, sample
 from ramerge.methods.base import Context, Method, keywords
@@ -32,7 +32,9 @@ from ramerge.probes.overlap import Overlap
 
 R = TypeVar("R")
 SAMPLED = 100  # one block in this many is sampled for the guess, and never fewer than `sample.MOST` of a tensor
-DOUBT = 0.04  # relative error of the sampled counts up to which it pays to merge with the guess at once
+DOUBT = (
+    0.04  # relative error of the sampled counts up to which it pays to merge with the guess at once
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,12 @@ class Worker:
     """
 
     def __init__(self, plan: Plan, chunk: int, observe: Observer = ignore) -> None:
-        specs = [s for t in plan.tensors for s in (t.output, t.base, *t.agents, *t.auxiliary) if s is not None]
+        specs = [
+            s
+            for t in plan.tensors
+            for s in (t.output, t.base, *t.agents, *t.auxiliary)
+            if s is not None
+        ]
         largest = max((s.dtype.itemsize for s in specs), default=1)
         longest = max((t.output.elements for t in plan.tensors), default=0)
         capacity = -(-min(chunk, max(longest, 1)) * largest // 64) * 64
@@ -100,7 +107,9 @@ class Worker:
         self.agents = np.empty((streams, capacity), np.uint8)
         self.codes = np.zeros(streams, np.int64)
         self.patterns = np.empty(chunk if len(plan.agents) > limits.MAX_DENSE else 0, np.uint32)
-        self._scratch = {wide: fuse.scratch(streams, wide=wide) for wide in {t.wide for t in plan.tensors}}
+        self._scratch = {
+            wide: fuse.scratch(streams, wide=wide) for wide in {t.wide for t in plan.tensors}
+        }
         self.real: type[np.floating[Any]] = np.float32
         self.base_code = 0
         self.n = 0
@@ -127,7 +136,9 @@ class Worker:
                 self._fill(1 + t, checkpoint, spec, task, self.agents[t])
                 self.codes[t] = codec.CODES.get(spec.dtype, -1)
 
-    def _fill(self, stream: int, checkpoint: Checkpoint, spec: Any, task: Task, room: Bytes) -> Bytes:
+    def _fill(
+        self, stream: int, checkpoint: Checkpoint, spec: Any, task: Task, room: Bytes
+    ) -> Bytes:
         piece = room[: self.n * spec.dtype.itemsize]
         checkpoint.read(spec.name, task.start, task.stop, piece)
         self.observe(stream, spec.name, task.start, piece)
@@ -234,9 +245,13 @@ def merge(
     numeric.check_tied(plan, chunk)
     facts = loop.probe()
     guess, sure = loop.guess()
-    records = {name: TensorRecord.from_json(len(plan.agents), r) for name, r in sink.finished.items()}
+    records = {
+        name: TensorRecord.from_json(len(plan.agents), r) for name, r in sink.finished.items()
+    }
     todo = [t for t in plan.tensors if t.name not in records]
-    records |= loop.sweep(todo, {g: lam for g, lam in guess.items() if g in sure}, facts, observe, "merge")
+    records |= loop.sweep(
+        todo, {g: lam for g, lam in guess.items() if g in sure}, facts, observe, "merge"
+    )
     exact = loop.exact_lambdas(records)
     again = [t for t in plan.merged if records[t.name].lambdas != exact[t.group]]
     if again:
@@ -283,7 +298,10 @@ class Loop:
         sure = {
             g
             for g, o in sampled.items()
-            if all(rule(o.with_unique_scaled(f), groups[g].values) == lambdas[g] for f in (1 - DOUBT, 1 + DOUBT))
+            if all(
+                rule(o.with_unique_scaled(f), groups[g].values) == lambdas[g]
+                for f in (1 - DOUBT, 1 + DOUBT)
+            )
         }
         return lambdas, sure
 
@@ -500,10 +518,14 @@ def diagnose(worker: Worker, task: Task, out_code: int) -> tuple[tuple[F64, ...]
     return tuple(partial), tallies
 
 
-def fold(agents: int, chunks: Sequence[ChunkRecord], lambdas: tuple[float, ...] | None) -> TensorRecord:
+def fold(
+    agents: int, chunks: Sequence[ChunkRecord], lambdas: tuple[float, ...] | None
+) -> TensorRecord:
     """One record for a tensor. Float sums are exact over the fixed blocks, whatever chunks they lay in."""
     blocks = [block for chunk in chunks for block in chunk.sums]
-    tallies = sum((c.tallies for c in chunks if c.tallies is not None), np.zeros((1 + agents, 2), np.int64))
+    tallies = sum(
+        (c.tallies for c in chunks if c.tallies is not None), np.zeros((1 + agents, 2), np.int64)
+    )
     return TensorRecord(
         overlap=Overlap.total(agents, (c.overlap for c in chunks)),
         lambdas=lambdas,
@@ -519,17 +541,21 @@ def whole_tensor_kernel(method: Method, tensor: TensorPlan) -> Callable[..., Any
     def kernel(
         base: Bytes, base_code: int, agents: Any, codes: I64, n: int, start: int, epsilon: Any, grid: bool,
         auxiliary: int, context: Context, out: Bytes, out_code: int, scratch: Any, counts: I64, patterns: Any,
-    ) -> int:  # fmt: skip # noqa: FBT001
+    ) -> int:  # fmt: skip
         assert start == 0 and n == tensor.output.elements, "whole-tensor methods see whole tensors"
         flags = fuse.count(
             base, base_code, agents, codes, n, epsilon, grid, auxiliary, scratch, counts, patterns
         )
+        if n == 0:
+            return 0
         values = np.empty((1 + codes.size, n), context.real)
         fuse.decode_whole(base, base_code, n, values[0])
         for t in range(codes.size):
             fuse.decode_whole(agents[t], codes[t], n, values[1 + t])
-        shaped = values.reshape(-1, *tensor.output.shape)
-        merged = method.function(shaped[0], shaped[1:], tensor.name, **keywords(method.function, tensor.values))
+        shaped = values.reshape(len(values), *tensor.output.shape)
+        merged = method.function(
+            shaped[0], shaped[1:], tensor.name, **keywords(method.function, tensor.values)
+        )
         y = np.ascontiguousarray(merged, dtype=context.real).reshape(-1)
         y = np.where(y == values[0], values[0], y)
         flags |= fuse.encode_whole(y, out_code, n, out)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge._errors import IncompatibleError, MergeError, NumericError
-from ramerge._types import Bytes, DType, I64, TensorSpec
+from ramerge._types import I64, Bytes, DType, TensorSpec
 from ramerge.checkpoint.base import Checkpoint
 from ramerge.kernels import codec, fuse
 from ramerge.planning import Plan
@@ -110,7 +110,9 @@ def _blank(worker: Worker, task: Task, bad: NDArray[np.bool_]) -> None:
 
 def _describe(worker: Worker, task: Task, flags: int, out: Bytes | None) -> MergeError:
     plan, tensor = worker.plan, task.tensor
-    hint = "set `nonfinite: keep_base` to keep the base's values there, or `propagate` to write them"
+    hint = (
+        "set `nonfinite: keep_base` to keep the base's values there, or `propagate` to write them"
+    )
     models: list[tuple[str, Checkpoint, TensorSpec | None]] = [("the base", plan.base, tensor.base)]
     models += [
         (f"agent `{name}`", checkpoint, spec)
@@ -118,7 +120,9 @@ def _describe(worker: Worker, task: Task, flags: int, out: Bytes | None) -> Merg
     ]
     models += [
         (f"the auxiliary weights of agent `{name}`", checkpoint, spec)
-        for name, checkpoint, spec in zip(plan.agent_names, plan.auxiliary, tensor.auxiliary, strict=False)
+        for name, checkpoint, spec in zip(
+            plan.agent_names, plan.auxiliary, tensor.auxiliary, strict=False
+        )
     ]
     for bit, (label, checkpoint, spec) in enumerate(models):
         flag = int(fuse.BASE_NONFINITE) if bit == 0 else 1 << (fuse.AGENT_SHIFT + bit - 1)

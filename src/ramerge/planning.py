@@ -65,7 +65,9 @@ class TensorPlan:
     @property
     def bytes_read(self) -> int:
         """Bytes that one pass over the inputs reads."""
-        return self.base.nbytes + sum(s.nbytes for s in (*self.agents, *self.auxiliary) if s is not None)
+        return self.base.nbytes + sum(
+            s.nbytes for s in (*self.agents, *self.auxiliary) if s is not None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,25 +176,21 @@ def build(
     Raises:
         MergeError: one problem, or a ProblemsError with all of them.
     """
-    sources = {a.name: a.source for a in job.agents}
-    inputs = Inputs(base, agents, sources, resolve.depths(base.names()))
-    return plan(job, inputs, method, auxiliary or {}, extra=extra)
+    inputs = Inputs(job, base, agents, resolve.depths(base.names()))
+    return plan(inputs, method, auxiliary or {}, extra=extra)
 
 
 def plan(
-    job: Job,
-    inputs: Inputs,
-    method: Method,
-    auxiliary: Mapping[str, Checkpoint],
-    *,
-    extra: str = "error",
+    inputs: Inputs, method: Method, auxiliary: Mapping[str, Checkpoint], *, extra: str = "error"
 ) -> Plan:
     """Check everything that headers can tell, and lay out the merge; arguments and errors as for `build`."""
-    base, agents = inputs.base, inputs.agents
+    job, base, agents = inputs.job, inputs.base, inputs.agents
     raise_problems(_check_parameters(job, method, agents))
     active = _active(job, agents)
     decisions = [
-        f"agent `{name}` has weight 0 and is left out, of the counts too" for name in agents if name not in active
+        f"agent `{name}` has weight 0 and is left out, of the counts too"
+        for name in agents
+        if name not in active
     ]
     decisions += [notice.message for notice in _notices(inputs)]
     job_agents = {n: agents[n] for n in active}
@@ -200,7 +198,7 @@ def plan(
     raise_problems(pairing.problems)
     extras = {n: c for n, c in auxiliary.items() if n in active}
     tensors = tuple(
-        _tensor(job, inputs, method, base.spec(name), specs, active, extras)
+        _tensor(inputs, method, base.spec(name), specs, active, extras)
         for name, specs in pairing.specs.items()
     )
     _say_copied(decisions, tensors)
@@ -210,10 +208,10 @@ def plan(
         base=base,
         agents=tuple(job_agents.values()),
         agent_names=tuple(job_agents),
-        sources={name: inputs.sources[name] for name in job_agents},
+        sources={a.name: a.source for a in job.agents if a.name in job_agents},
         tensors=tensors,
         layout=plan_layout([t.output for t in tensors], job.shard_size),
-        values=_values(job, inputs, method, "", 0.0, None, active),
+        values=_values(inputs, method, "", 0.0, None, active),
         auxiliary=tuple(extras.values()),
         tied=tuple(pairing.tied),
         decisions=(*decisions, *pairing.decisions),
@@ -232,20 +230,32 @@ def _unused(job: Job, base: Checkpoint) -> list[str]:
     return [f"the filter `{p}` fits no tensor" for p in patterns]
 
 
-def _check_parameters(job: Job, method: Method, agents: Mapping[str, Checkpoint]) -> list[MergeError]:
+def _check_parameters(
+    job: Job, method: Method, agents: Mapping[str, Checkpoint]
+) -> list[MergeError]:
     problems: list[MergeError] = list(resolve.missing(job, method.info))
     if len(agents) > MAX_AGENTS:
-        problems.append(ConfigError(f"{len(agents)} agents are too many: the limit is {MAX_AGENTS}"))
+        problems.append(
+            ConfigError(f"{len(agents)} agents are too many: the limit is {MAX_AGENTS}")
+        )
     most, least = method.max_agents, method.min_agents
     if len(agents) < least or (most is not None and len(agents) > most):
-        wanted = f"{least}" if least == most else f"at least {least}" if most is None else f"{least} to {most}"
+        wanted = (
+            f"{least}"
+            if least == most
+            else f"at least {least}"
+            if most is None
+            else f"{least} to {most}"
+        )
         problems.append(ConfigError(f"`{method.name}` merges {wanted} agents, not {len(agents)}"))
     return problems
 
 
 def _active(job: Job, agents: Mapping[str, Checkpoint]) -> list[str]:
     """Agents that are not switched off as a whole by a weight of 0."""
-    settings = {a.name: a.parameters.get("weight", job.parameters.get("weight")) for a in job.agents}
+    settings = {
+        a.name: a.parameters.get("weight", job.parameters.get("weight")) for a in job.agents
+    }
     off = [n for n in agents if settings.get(n) == 0 and not isinstance(settings.get(n), bool)]
     if len(off) == len(agents):
         raise ConfigError("every agent has weight 0, so there is nothing to merge")
@@ -253,7 +263,6 @@ def _active(job: Job, agents: Mapping[str, Checkpoint]) -> list[str]:
 
 
 def _values(
-    job: Job,
     inputs: Inputs,
     method: Method,
     tensor: str,
@@ -262,15 +271,16 @@ def _values(
     active: Sequence[str],
 ) -> dict[str, Any]:
     """Parameters for one tensor; per-agent ones of the active agents only."""
-    found = resolve.values(job, method.info, tensor, depth, piece)
+    found = resolve.values(inputs.job, method.info, tensor, depth, piece)
     keep = [i for i, name in enumerate(inputs.agents) if name in active]
-    values = {k: tuple(v[i] for i in keep) if k in method.per_agent else v for k, v in found.items()}
-    values["based"] = job.base is not None  # for methods that work with and without a base
+    values = {
+        k: tuple(v[i] for i in keep) if k in method.per_agent else v for k, v in found.items()
+    }
+    values["based"] = inputs.job.base is not None  # for methods that work with and without a base
     return values
 
 
 def _tensor(
-    job: Job,
     inputs: Inputs,
     method: Method,
     spec: TensorSpec,
@@ -278,13 +288,15 @@ def _tensor(
     active: Sequence[str],
     auxiliary: Mapping[str, Checkpoint],
 ) -> TensorPlan:
-    name = spec.name
+    job, name = inputs.job, spec.name
     copied = is_buffer(spec) or not spec.dtype.is_float
     kept = not copied and resolve.excluded(job.exclude, name)
     output = spec if copied or job.out_dtype is None else replace(spec, dtype=job.out_dtype)
-    values = _values(job, inputs, method, name, inputs.depths[name], inputs.pieces.get(name), active)
+    values = _values(inputs, method, name, inputs.depths[name], inputs.pieces.get(name), active)
     weights = values.get("weight")
-    if weights is not None and method.masked:  # weight 0 here: as good as absent here, in counts too
+    if (
+        weights is not None and method.masked
+    ):  # weight 0 here: as good as absent here, in counts too
         specs = tuple(None if w == 0 else s for w, s in zip(weights, specs, strict=True))
     return TensorPlan(
         output=output,
@@ -293,7 +305,9 @@ def _tensor(
         agents=() if kept else tuple(None if copied and is_buffer(spec) else s for s in specs),
         group=scope_group(name, str(values.get("scope", "model"))),
         values=values,
-        auxiliary=() if kept or copied else tuple(_extra_spec(n, c, spec) for n, c in auxiliary.items()),
+        auxiliary=()
+        if kept or copied
+        else tuple(_extra_spec(n, c, spec) for n, c in auxiliary.items()),
     )
 
 
@@ -319,6 +333,8 @@ def _say_copied(decisions: list[str], tensors: Sequence[TensorPlan]) -> None:
     copied = [t.name for t in tensors if t.action == "copy"]
     kept = [t.name for t in tensors if t.action == "keep"]
     if copied:
-        decisions.append(f"copied from the base, not merged (integers or buffers): {compat.listing(copied)}")
+        decisions.append(
+            f"copied from the base, not merged (integers or buffers): {compat.listing(copied)}"
+        )
     if kept:
         decisions.append(f"excluded from the merge, the base's kept: {compat.listing(kept)}")

@@ -55,7 +55,8 @@ class _Pool:
         self.taken, self.given, self.exhausted, self.stopped = 0, 0, False, False
         self.changed = threading.Condition()
         self.threads = [
-            threading.Thread(target=self._serve, name=f"chunk-{i}", daemon=True) for i in range(threads)
+            threading.Thread(target=self._serve, name=f"chunk-{i}", daemon=True)
+            for i in range(threads)
         ]
 
     def _take(self) -> tuple[int, object] | None:
@@ -79,7 +80,7 @@ class _Pool:
                 with self.changed:
                     self.done[item[0]] = (item[1], result)
                     self.changed.notify_all()
-        except BaseException as error:  # noqa: BLE001 (handed over to the caller's thread)
+        except BaseException as error:
             with self.changed:
                 self.failed[item[0] if item else -1] = error
                 self.stopped = True

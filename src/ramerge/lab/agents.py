@@ -64,7 +64,12 @@ def get_base(
     """The base of that seed, trained if it is not there."""
     settings = settings or Pretraining()
     directory = base_directory(cache, seed)
-    wanted = {"version": VERSION, "seed": seed, "shape": asdict(Shape()), "pretraining": asdict(settings)}
+    wanted = {
+        "version": VERSION,
+        "seed": seed,
+        "shape": asdict(Shape()),
+        "pretraining": asdict(settings),
+    }
     if _matches(directory, wanted):
         return load(directory)
     log(f"training base {seed}: {settings.steps} steps")
@@ -113,7 +118,11 @@ def accuracies(weights: Weights, split: Literal["validation", "test"]) -> dict[s
 
 
 def _schedules(regime: Regime) -> dict[str, Any]:
-    fixed = {k: v for k, v in asdict(Settings(steps=0, rate=0.0)).items() if k not in {"steps", "rate", "seed"}}
+    fixed = {
+        k: v
+        for k, v in asdict(Settings(steps=0, rate=0.0)).items()
+        if k not in {"steps", "rate", "seed"}
+    }
     return {"grpo": fixed, **{task: asdict(s) for task, s in SCHEDULES[regime].items()}}
 
 

@@ -68,7 +68,9 @@ def train(
         the agent's fp32 weights, and the mean reward of every batch.
     """
     weights = {n: w.clone().requires_grad_() for n, w in base.items()}
-    optimiser = torch.optim.AdamW(weights.values(), lr=settings.rate, betas=(0.9, 0.95), weight_decay=0.0)
+    optimiser = torch.optim.AdamW(
+        weights.values(), lr=settings.rate, betas=(0.9, 0.95), weight_decay=0.0
+    )
     generator = torch.Generator().manual_seed(settings.seed)
     rewards = []
     for step in range(settings.steps):
@@ -135,7 +137,9 @@ def _backward(
         (-(objective * spoken).sum() / tokens).backward()
 
 
-def answer_logprobs(weights: Mapping[str, Tensor], shape: Shape, turn: Turn, kept: Tensor) -> Tensor:
+def answer_logprobs(
+    weights: Mapping[str, Tensor], shape: Shape, turn: Turn, kept: Tensor
+) -> Tensor:
     """Log-probabilities ``[kept, A]`` of the sampled answers."""
     said = turn.answers[kept]
     tokens = torch.cat([turn.prompts[kept], said[:, :-1]], 1)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
 import ramerge
-from ramerge.lab.model import Weights
+from ramerge.lab.model import Shape, Weights, load, save
 
 
 def merge(base: Weights, agents: Mapping[str, Weights], method: str, **parameters: Any) -> Weights:
@@ -18,6 +20,24 @@ def merge(base: Weights, agents: Mapping[str, Weights], method: str, **parameter
         MergeError: as `ramerge.merge_state_dicts`.
     """
     return ramerge.merge_state_dicts(base, agents, method=method, parameters=parameters, threads=1)
+
+
+def merge_files(base: Weights, agents: Mapping[str, Weights], method: str, **parameters: Any) -> Weights:
+    """`merge` by way of files, for methods that read files of their own.
+
+    Raises:
+        MergeError: as `ramerge.merge`.
+    """
+    shape = Shape()
+    with TemporaryDirectory(prefix="ramerge-lab-") as name:
+        place = Path(name)
+        for model, weights in {"base": base, **agents}.items():
+            save(weights, shape, place / model, torch.float32)
+        sources = {agent: place / agent for agent in agents}
+        ramerge.merge(
+            base=place / "base", agents=sources, method=method, parameters=parameters, out=place / "out", threads=1
+        )
+        return load(place / "out")
 
 
 def task_vector(base: Weights, model: Weights) -> Weights:
@@ -33,11 +53,6 @@ def moved(base: Weights, vector: Weights, scale: float = 1.0) -> Weights:
 def norm(vector: Weights) -> float:
     """Euclidean norm over the whole model."""
     return float(sum(v.double().square().sum() for v in vector.values())) ** 0.5
-
-
-def reference_norm(base: Weights, agents: Mapping[str, Weights]) -> float:
-    """Root of the sum of squared norms of the task vectors: the norm of their sum, were they orthogonal."""
-    return sum(norm(task_vector(base, a)) ** 2 for a in agents.values()) ** 0.5
 
 
 def flat(vector: Weights) -> torch.Tensor:

@@ -44,7 +44,9 @@ class Shape:
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """Name -> shape of every weight; the output head is tied to the embedding."""
         keys = self.groups * self.head
-        shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocabulary, self.hidden)}
+        shapes: dict[str, tuple[int, ...]] = {
+            "model.embed_tokens.weight": (self.vocabulary, self.hidden)
+        }
         for layer in range(self.layers):
             prefix = f"model.layers.{layer}."
             shapes |= {
@@ -109,7 +111,11 @@ def initialise(shape: Shape, seed: int) -> Weights:
 
 
 def logits(
-    weights: Mapping[str, Tensor], shape: Shape, tokens: Tensor, starts: Tensor, cache: Cache | None = None
+    weights: Mapping[str, Tensor],
+    shape: Shape,
+    tokens: Tensor,
+    starts: Tensor,
+    cache: Cache | None = None,
 ) -> Tensor:
     """Next-token logits ``[B, T, V]``.
 
@@ -168,7 +174,9 @@ def _attention(
             cache.keys.append(k)
             cache.values.append(v)
     repeat = shape.heads // shape.groups
-    q = q.reshape(b, shape.groups, repeat * t, shape.head)  # the heads of a group read the same keys
+    q = q.reshape(
+        b, shape.groups, repeat * t, shape.head
+    )  # the heads of a group read the same keys
     scores = (q @ k.transpose(2, 3)) * shape.head**-0.5  # [B, groups, repeat·T, total]
     scores = scores.view(b, shape.heads, t, -1).masked_fill(~mask, -torch.inf)
     out = scores.softmax(-1).view(b, shape.groups, repeat * t, -1) @ v
@@ -202,7 +210,10 @@ def save(weights: Mapping[str, Tensor], shape: Shape, directory: Path, dtype: to
     save_file(stored, directory / "model.safetensors", metadata={"format": "pt"})
     name = str(dtype).removeprefix("torch.")
     generation = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
-    for file, value in {"config.json": shape.config(name), "generation_config.json": generation}.items():
+    for file, value in {
+        "config.json": shape.config(name),
+        "generation_config.json": generation,
+    }.items():
         (directory / file).write_text(json.dumps(value, indent=2) + "\n", "utf-8")
     write_tokenizer(directory)
 

@@ -29,11 +29,15 @@ def package(cache: Path, cell: Cell, target: Path) -> dict[str, Any]:
     """
     base = get_base(cache, cell.base_seed)
     agents = get_agents(cache, cell, base)
-    scores = {name: accuracies(weights, "test") for name, weights in {"base": base, **agents}.items()}
+    scores = {
+        name: accuracies(weights, "test") for name, weights in {"base": base, **agents}.items()
+    }
     for name, task in zip(AGENTS, TASKS, strict=False):
         before, after = scores["base"][task], scores[name][task]
         if after - before < LEAST_GAIN:
-            raise VerificationError(f"agent `{name}` scores {after:.3f} on {task}, the base {before:.3f}")
+            raise VerificationError(
+                f"agent `{name}` scores {after:.3f} on {task}, the base {before:.3f}"
+            )
     source = base_directory(cache, cell.base_seed)
     below = source / cell.regime / f"seed-{cell.agent_seed}"
     settings = {

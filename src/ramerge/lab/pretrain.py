@@ -39,7 +39,9 @@ def pretrain(shape: Shape, seed: int, settings: Pretraining) -> tuple[Weights, l
     weights = initialise(shape, seed)
     for w in weights.values():
         w.requires_grad_()
-    optimiser = torch.optim.AdamW(weights.values(), lr=settings.rate, betas=(0.9, 0.98), weight_decay=0.01)
+    optimiser = torch.optim.AdamW(
+        weights.values(), lr=settings.rate, betas=(0.9, 0.98), weight_decay=0.01
+    )
     losses = []
     for step in range(settings.steps):
         rise = min(1.0, (step + 1) / settings.warmup)

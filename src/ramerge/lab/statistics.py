@@ -43,7 +43,9 @@ class Estimate:
     p: float
 
 
-def draw(bases: Sequence[int], tasks: int, prompts: int, *, seed: int = 0, replicates: int = REPLICATES) -> Draws:
+def draw(
+    bases: Sequence[int], tasks: int, prompts: int, *, seed: int = 0, replicates: int = REPLICATES
+) -> Draws:
     """Draw the bootstrap.
 
     Args:

@@ -77,4 +77,6 @@ def write_tokenizer(directory: Path) -> None:
         "tokenizer_config.json": settings,
         "special_tokens_map.json": names,
     }.items():
-        (directory / name).write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        (directory / name).write_text(
+            json.dumps(value, indent=1, ensure_ascii=False) + "\n", "utf-8"
+        )

@@ -17,7 +17,7 @@ class Near(NamedTuple):
 
 
 def near(x, theta, pattern, contributors, k, start, coef, out, spare):
-    """x + min(t / |a - x|, 1) · (a - x)."""
+    """X + min(t / |a - x|, 1) · (a - x)."""
     a = theta[0]
     for i in range(k):
         tau = a[i] - x[i]
@@ -31,7 +31,12 @@ def near(x, theta, pattern, contributors, k, start, coef, out, spare):
 def nearswap(
     context: Context,
     *,
-    t: Annotated[float, Doc("up to this distance from the base the agent's value is taken whole"), Gt(0), PerTensor],
+    t: Annotated[
+        float,
+        Doc("up to this distance from the base the agent's value is taken whole"),
+        Gt(0),
+        PerTensor,
+    ],
 ) -> Any:
     """The base, moved by at most ``t`` towards the agent: θ0 + min(t/|τ|, 1)·τ, element by element."""
     return Near(context.number(t))

@@ -22,7 +22,12 @@ from ramerge.methods.base import EACH, Context, Epsilon, Mask, Weight, elementwi
 @njit(**JIT)
 def _block_norms(base, base_code, agents, codes, at, k, epsilon, grid, scratch, weight, out):
     """Squared lengths of RAM's and of the summed task vector in one block, into float64 ``out[2]``."""
-    x, theta, pattern, contributors = scratch.x, scratch.theta, scratch.pattern, scratch.contributors
+    x, theta, pattern, contributors = (
+        scratch.x,
+        scratch.theta,
+        scratch.pattern,
+        scratch.contributors,
+    )
     load(base, base_code, agents, codes, at, k, epsilon, grid, 0, x, theta, pattern, contributors)
     ram, summed = 0.0, 0.0
     for i in range(k):
@@ -58,7 +63,9 @@ class _Norms:
             )  # fmt: skip
         return out
 
-    def fold(self, records: Iterable[tuple[Any, int, Any]], facts: Mapping[str, Any]) -> tuple[float, float]:
+    def fold(
+        self, records: Iterable[tuple[Any, int, Any]], facts: Mapping[str, Any]
+    ) -> tuple[float, float]:
         """Lengths over all tensors, exactly rounded sums."""
         del facts
         blocks = [record for _, _, record in records]
@@ -80,4 +87,6 @@ def norm_matched(
     """Task arithmetic with λ = ‖τ_RAM‖ / ‖Σ τ‖ over the whole model: RAM's step length, plain addition's direction."""
     del epsilon, mask
     ram, summed = context.facts["norms"]
-    return rules.Dense(context.array(weight), context.number(ram / summed if summed else 0.0), False)
+    return rules.Dense(
+        context.array(weight), context.number(ram / summed if summed else 0.0), False
+    )

@@ -85,7 +85,12 @@ def elect(x, theta, pattern, contributors, k, start, coef, out, spare):
         for i in range(k):
             tau = weight * (a[i] - x[i])
             same_sign = (tau > np.float32(0)) == (out[i] > np.float32(0))
-            agrees = (pattern[i] & bit) != 0 and same_sign and tau != np.float32(0) and out[i] != np.float32(0)
+            agrees = (
+                (pattern[i] & bit) != 0
+                and same_sign
+                and tau != np.float32(0)
+                and out[i] != np.float32(0)
+            )
             agreeing[i] += tau if agrees else np.float32(0)
             voters[i] += np.float32(1) if agrees else np.float32(0)
     for i in range(k):

@@ -25,7 +25,9 @@ def top(values: Array, k: int) -> NDArray[np.bool_]:
     flat = values.reshape(-1)
     kept = np.zeros(flat.size, np.bool_)
     if k > 0:
-        threshold = np.partition(flat, flat.size - k)[flat.size - k] if k < flat.size else flat.min()
+        threshold = (
+            np.partition(flat, flat.size - k)[flat.size - k] if k < flat.size else flat.min()
+        )
         kept |= flat > threshold
         equal = np.flatnonzero(flat == threshold)[: k - int(kept.sum())]
         kept[equal] = True
@@ -46,7 +48,11 @@ def sce(
     name: str,
     *,
     select_topk: Annotated[
-        float, Doc("share kept of the elements that vary between agents: those that vary most"), Gt(0), Le(1), PerTensor
+        float,
+        Doc("share kept of the elements that vary between agents: those that vary most"),
+        Gt(0),
+        Le(1),
+        PerTensor,
     ] = 1.0,
 ) -> Array:
     """Select, calculate, erase: of each tensor the elements with the largest variance between agents are kept, an agent's
@@ -60,21 +66,32 @@ def sce(
         variance = taus.astype(np.float64).var(axis=0)
         kept = top(variance, max(1, int(select_topk * np.count_nonzero(variance))))
         taus = np.where(kept, taus, taus.dtype.type(0))
-    energy = np.array([float(np.mean(np.square(t, dtype=np.float64))) if t.size else 0.0 for t in taus])
+    energy = np.array(
+        [float(np.mean(np.square(t, dtype=np.float64))) if t.size else 0.0 for t in taus]
+    )
     share = energy / energy.sum() if energy.sum() else np.full(len(taus), 1 / len(taus))
     weights = share.astype(taus.dtype)
     agreeing = elect(list(taus))
-    present = sum(np.where(d != 0, w, taus.dtype.type(0)) for d, w in zip(agreeing, weights, strict=True))
+    present = sum(
+        np.where(d != 0, w, taus.dtype.type(0)) for d, w in zip(agreeing, weights, strict=True)
+    )
     total = sum(w * d for d, w in zip(agreeing, weights, strict=True))
     return base + total / np.where(present == 0, taus.dtype.type(1), present)
 
 
 Epsilon = Annotated[
-    tuple[float, ...], Doc("half the spread of the keep probabilities around the density"), Ge(0), Le(1), PerAgent, PerTensor
+    tuple[float, ...],
+    Doc("half the spread of the keep probabilities around the density"),
+    Ge(0),
+    Le(1),
+    PerAgent,
+    PerTensor,
 ]
 
 
-def _magprune(tau: Array, density: float, epsilon: float, seed: int, agent: int, name: str, *, rescale: bool) -> Array:
+def _magprune(
+    tau: Array, density: float, epsilon: float, seed: int, agent: int, name: str, *, rescale: bool
+) -> Array:
     """Drop each change with a probability that falls with its rank in its row; divide the kept by theirs."""
     if density >= 1 or tau.size == 0:
         return tau
@@ -148,7 +165,10 @@ def della(
     deltas = elect(_pruned(base, agents, name, density, epsilon, weight, seed, rescale=rescale))
     total = sum(deltas[1:], deltas[0])
     if normalize:
-        present = sum(np.where(d != 0, base.dtype.type(w), base.dtype.type(0)) for d, w in zip(deltas, weight, strict=True))
+        present = sum(
+            np.where(d != 0, base.dtype.type(w), base.dtype.type(0))
+            for d, w in zip(deltas, weight, strict=True)
+        )
         total = total / np.where(present == 0, base.dtype.type(1), present)
     return base + base.dtype.type(lambda_) * total
 

@@ -32,7 +32,7 @@ class Combination(NamedTuple):
 
 
 def combine(x, theta, pattern, contributors, k, start, coef, out, spare):
-    """base · x + Σ agent[t] · theta[t]."""
+    """Base · x + Σ agent[t] · theta[t]."""
     for i in range(k):
         out[i] = coef.base * x[i]
     for t in range(coef.agent.size):
@@ -42,7 +42,7 @@ def combine(x, theta, pattern, contributors, k, start, coef, out, spare):
 
 
 def combine_changes(x, theta, pattern, contributors, k, start, coef, out, spare):
-    """x + Σ agent[t] · (theta[t] - x)."""
+    """X + Σ agent[t] · (theta[t] - x)."""
     for i in range(k):
         out[i] = np.float32(0)
     for t in range(coef.agent.size):
@@ -93,7 +93,9 @@ def cosine_of(gram: F64, a: int, b: int) -> float:
 def slerp(
     context: Context,
     *,
-    t: Annotated[float, Doc("how far from the base (0) to the agent (1)"), Ge(0), Le(1), PerTensor] = 0.5,
+    t: Annotated[
+        float, Doc("how far from the base (0) to the agent (1)"), Ge(0), Le(1), PerTensor
+    ] = 0.5,
 ) -> Any:
     """Spherical interpolation between the base and one agent, tensor by tensor as flat vectors.
 
@@ -233,6 +235,8 @@ def model_stock(context: Context) -> Any:
     """
     n, gram = context.agents, _gram(context)
     pairs = [(a, b) for a in range(1, n + 1) for b in range(a + 1, n + 1)]
-    cosine = math.fsum(cosine_of(gram, a, b) if gram[a, a] and gram[b, b] else 0.0 for a, b in pairs) / len(pairs)
+    cosine = math.fsum(
+        cosine_of(gram, a, b) if gram[a, a] and gram[b, b] else 0.0 for a, b in pairs
+    ) / len(pairs)
     ratio = n * cosine / (1.0 + (n - 1) * cosine)
     return _coefficients(context, [ratio / n] * n)

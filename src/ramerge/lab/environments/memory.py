@@ -30,7 +30,8 @@ class Memory:
     def draw(self, rng: random.Random) -> Problem:
         """Chunks of distinct keys; the question is answered somewhere."""
         chunks = [
-            "".join(k + str(rng.randrange(10)) for k in rng.sample(KEYS, PAIRS)) for _ in range(CHUNKS)
+            "".join(k + str(rng.randrange(10)) for k in rng.sample(KEYS, PAIRS))
+            for _ in range(CHUNKS)
         ]
         keys = "".join(rng.sample(sorted(set("".join(chunks)) & set(KEYS)), len(UNKNOWN)))
         memory = UNKNOWN

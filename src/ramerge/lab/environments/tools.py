@@ -63,7 +63,11 @@ def parse_calls(text: str) -> list[Call] | None:
     for statement in statements:
         match statement:
             case ast.Expr(value=ast.Call(func=ast.Name(id=name), args=[], keywords=keywords)):
-                given = [(k.arg, k.value.value) for k in keywords if k.arg and isinstance(k.value, ast.Constant)]
+                given = [
+                    (k.arg, k.value.value)
+                    for k in keywords
+                    if k.arg and isinstance(k.value, ast.Constant)
+                ]
                 if len(given) != len(keywords):
                     return None
                 calls.append((name, frozenset(given)))
