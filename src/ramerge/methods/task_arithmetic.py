@@ -267,6 +267,7 @@ def consensus(
 ) -> Any:
     """The sum of the task vectors, only where at least ``k`` agents want the element.
 
-    RAM's opposite: what one agent alone learned is dropped. Agent t wants it where |τt| ≥ tall · |Στ - τt| (the TALL mask). θ0 + λ Σ w_t τt there, θ0 elsewhere.
+    RAM's opposite: what one agent alone learned is dropped. Agent t wants it where |τt| ≥ tall · |Στ - τt| (the
+    TALL mask). θ0 + λ Σ w_t τt there, θ0 elsewhere.
     """
     return rules.Votes(context.array(weight), context.array(tall), context.number(lambda_), k)
