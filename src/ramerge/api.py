@@ -35,9 +35,21 @@ from ramerge.kernels.limits import BLOCK
 from ramerge.methods.registry import METHODS, find
 from ramerge.planning import CHUNK, Plan, build
 from ramerge.planning import plan as lay_out
+from ramerge.report.probe import ProbeReport
+from ramerge.report.probe import build as build_report
 from ramerge.summary import MergeReport
 
-__all__ = ["MergeReport", "Plan", "VerifyReport", "merge", "merge_state_dicts", "plan", "verify"]
+__all__ = [
+    "MergeReport",
+    "Plan",
+    "ProbeReport",
+    "VerifyReport",
+    "merge",
+    "merge_state_dicts",
+    "plan",
+    "probe",
+    "verify",
+]
 
 MOST_THREADS = 8
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -168,6 +180,61 @@ def plan(
         return made
 
 
+def probe(
+    base: str | Path | None = None,
+    agents: Sequence[str | Path] | Mapping[str, str | Path] | None = None,
+    *,
+    config: str | Path | Mapping[str, Any] | Job | None = None,
+    mask: str = "abs",
+    epsilon: float = 1e-5,
+    r: float = 0.1,
+    alpha: float = 1.0,
+    out_dtype: str | None = None,
+    extra: str = "error",
+    threads: int | None = None,
+    memory: str | int | None = None,
+    allow_pickle: bool = False,
+    progress: Progress | None = None,
+) -> ProbeReport:
+    """Measure in one pass what training did to the weights of each agent, and how the agents overlap.
+
+    Args:
+        base: the agents' common origin.
+        agents: ``[name=]source`` each, or name -> source.
+        config: a merge file instead of ``base`` and ``agents``; only its models count.
+        mask: when an element counts as changed: ``abs``, ``exact`` or ``grid``.
+        epsilon: of the ``abs`` mask.
+        r: for the preview of λ.
+        alpha: for the preview of λ.
+        out_dtype: dtype that a merge would be stored in; default: the base's.
+        extra: as in `merge`.
+        threads: as in `merge`.
+        memory: as in `merge`.
+        allow_pickle: as in `merge`.
+        progress: as in `merge`.
+
+    Raises:
+        MergeError: as `merge`; values that are not finite are counted by `doctor` and are an error here.
+    """
+    if config is not None:
+        given = _job(config)
+        base, agents = given.base, {a.name: a.source for a in given.agents}
+    job = _job(
+        None, base=base, agents=agents, method="ram_plus", out_dtype=out_dtype,
+        parameters={"mask": mask, "epsilon": epsilon, "r": r, "alpha": alpha},
+    )  # fmt: skip
+    with _planned(job, extra=extra, allow_pickle=allow_pickle) as (made, _, _):
+        count = threads or default_threads()
+        records = engine.measure(
+            made,
+            run=partial(executor.run, threads=count),
+            bound=epsilon,
+            chunk=chunk_size(made, count, memory),
+            progress=progress,
+        )
+        return build_report(made, records, r=r, alpha=alpha)
+
+
 def merge_state_dicts(
     base: Mapping[str, Any],
     agents: Sequence[Mapping[str, Any]] | Mapping[str, Mapping[str, Any]],
@@ -262,8 +329,12 @@ def public_source(source: str) -> str:
     return redacted(Path(source).resolve().name if local else source)
 
 
-def _job(config: str | Path | Mapping[str, Any] | Job | None, **given: Any) -> Job:
+_FLAGS = ("base", "agents", "method", "parameters", "preset", "out_dtype", "shard_size", "nonfinite")
+
+
+def _job(config: str | Path | Mapping[str, Any] | Job | None, **flags_given: Any) -> Job:
     """One `Job` from a file, a mapping, or flags; flags beside a file override what stands at its top."""
+    given: dict[str, Any] = dict.fromkeys(_FLAGS) | {"exclude": ()} | flags_given
     methods = {name: m.info for name, m in METHODS.items()}
     if isinstance(config, Job):
         return config

@@ -29,6 +29,8 @@ from ramerge.kernels import codec, fuse, limits, sample
 from ramerge.methods import rules
 from ramerge.methods.base import Context, Method, keywords
 from ramerge.planning import CHUNK, Plan, TensorPlan
+from ramerge.probes.measure import ChunkMeasures, Measures, join
+from ramerge.probes.measure import measure as measure_chunk
 from ramerge.probes.overlap import Overlap
 
 R = TypeVar("R")
@@ -404,6 +406,38 @@ def stream(
         done += round(task.tensor.bytes_read * share)
         if progress:
             progress(Step(done, total, phase))
+
+
+def measure(
+    plan: Plan, *, run: Executor, bound: float, chunk: int = CHUNK, progress: Progress | None = None
+) -> dict[str, Measures]:
+    """Measure every merged tensor in one pass (`probes.measure`).
+
+    Args:
+        plan: what to read; its mask decides what changed means.
+        run: the executor.
+        bound: epsilon of the `abs` mask, which is counted whatever is in force.
+        chunk: elements per task.
+        progress: called after every chunk.
+    """
+    numeric.check_tied(plan, chunk)
+
+    def work(worker: Worker, task: Task) -> ChunkMeasures:
+        worker.read(task)
+        overlap = count(worker, task)
+        out_code = codec.CODES[task.tensor.output.dtype]
+        return measure_chunk(worker, overlap, bound=bound, out_code=out_code)
+
+    records: dict[str, Measures] = {}
+    pending: list[ChunkMeasures] = []
+    for task, record in stream(
+        plan, plan.merged, work, run=run, chunk=chunk, progress=progress, phase="probe"
+    ):
+        pending.append(record)
+        if task.last:
+            records[task.tensor.name] = join(len(plan.agents), pending)
+            pending = []
+    return records
 
 
 def count(worker: Worker, task: Task) -> Overlap:
