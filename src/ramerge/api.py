@@ -329,7 +329,16 @@ def public_source(source: str) -> str:
     return redacted(Path(source).resolve().name if local else source)
 
 
-_FLAGS = ("base", "agents", "method", "parameters", "preset", "out_dtype", "shard_size", "nonfinite")
+_FLAGS = (
+    "base",
+    "agents",
+    "method",
+    "parameters",
+    "preset",
+    "out_dtype",
+    "shard_size",
+    "nonfinite",
+)
 
 
 def _job(config: str | Path | Mapping[str, Any] | Job | None, **flags_given: Any) -> Job:

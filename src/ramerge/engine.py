@@ -495,18 +495,22 @@ def merge_chunk(
     piece = w.out[: w.n * tensor.output.dtype.itemsize]
     kernel, coefficients = recipe(w, task, lambdas, facts)
 
+    kept = tensor.action == "keep"
+    streams = 0 if kept else len(w.codes)  # nobody read the agents of an excluded tensor
+    auxiliary = 0 if kept else len(plan.auxiliary)
+
     def run() -> tuple[int, I64]:
         table = _table(w)
         flags = kernel(
-            w.base, w.base_code, w.agents, w.codes, w.n, task.start, w.real(plan.epsilon), plan.grid,
-            len(plan.auxiliary), coefficients, w.out, out_code, w.scratch, table, w.patterns[: w.n],
+            w.base, w.base_code, w.agents[:streams], w.codes[:streams], w.n, task.start, w.real(plan.epsilon),
+            plan.grid, auxiliary, coefficients, w.out, out_code, w.scratch, table, w.patterns[: w.n],
         )  # fmt: skip
         return flags, table
 
     table = numeric.settle(w, task, run, piece)
     sink.write(tensor.name, task.start, piece)
-    if tensor.action == "keep":
-        return ChunkRecord(Overlap(len(plan.agents)))
+    if kept:
+        return ChunkRecord(Overlap(agents=len(plan.agents)))
     return ChunkRecord(_overlap(w, table), *diagnose(w, task, out_code))
 
 

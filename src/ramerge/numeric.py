@@ -116,7 +116,9 @@ def _describe(worker: Worker, task: Task, flags: int, out: Bytes | None) -> Merg
     models: list[tuple[str, Checkpoint, TensorSpec | None]] = [("the base", plan.base, tensor.base)]
     models += [
         (f"agent `{name}`", checkpoint, spec)
-        for name, checkpoint, spec in zip(plan.agent_names, plan.agents, tensor.agents, strict=True)
+        for name, checkpoint, spec in zip(
+            plan.agent_names, plan.agents, tensor.agents, strict=False
+        )
     ]
     models += [
         (f"the auxiliary weights of agent `{name}`", checkpoint, spec)

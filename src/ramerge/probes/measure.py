@@ -103,7 +103,12 @@ def measure_block(
         masks: int64 ``[N, 3]``: changed elements under each of `MASKS`.
         lost: int64 ``[N]``: changed elements that a cast to ``out_code`` would make equal to the base's.
     """
-    x, theta, pattern, contributors = scratch.x, scratch.theta, scratch.pattern, scratch.contributors
+    x, theta, pattern, contributors = (
+        scratch.x,
+        scratch.theta,
+        scratch.pattern,
+        scratch.contributors,
+    )
     n = codes.size
     load(base, base_code, agents, codes, at, k, epsilon, grid, 0, x, theta, pattern, contributors)
     for i in range(k):
@@ -130,7 +135,9 @@ def measure_block(
             gone += np.uint32(ours[i] == stored[i]) & np.uint32(pattern[i] & bit != 0)
         lost[t] += gone
         counts = exponents[t]
-        for i in range(k):  # unchanged elements go to entry 0, which no changed one reaches; `measure` clears it
+        for i in range(
+            k
+        ):  # unchanged elements go to entry 0, which no changed one reaches; `measure` clears it
             seen = float_to_bits(np.float32(abs(row[i]))) >> np.uint32(23)
             counts[seen if pattern[i] & bit else np.uint32(0)] += 1
     _count_conflicts(rows, pattern, n, k, scratch.spare[2], scratch.spare[3], conflicts, disputed)
@@ -222,8 +229,14 @@ def measure(worker: Any, overlap: Overlap, *, bound: float, out_code: int) -> Ch
 
 def join(agents: int, chunks: Sequence[ChunkMeasures]) -> Measures:
     """The record of a tensor from its chunks, in order."""
-    blocks = np.concatenate([c.blocks for c in chunks]) if chunks else np.zeros((0, 1 + agents, 1 + agents))
-    gram = np.add.accumulate(blocks, axis=0)[-1] if len(blocks) else np.zeros((1 + agents, 1 + agents))
+    blocks = (
+        np.concatenate([c.blocks for c in chunks])
+        if chunks
+        else np.zeros((0, 1 + agents, 1 + agents))
+    )
+    gram = (
+        np.add.accumulate(blocks, axis=0)[-1] if len(blocks) else np.zeros((1 + agents, 1 + agents))
+    )
     return _sum(agents, [c.whole for c in chunks], gram)
 
 

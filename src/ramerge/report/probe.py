@@ -35,7 +35,9 @@ class ProbeReport:
 
     def save_json(self, path: str | Path) -> None:
         """Write the JSON object to a file."""
-        Path(path).write_text(json.dumps(self.data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        Path(path).write_text(
+            json.dumps(self.data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
 
     def to_html(self) -> str:
         """One self-contained page."""
@@ -56,7 +58,12 @@ class ProbeReport:
         except ImportError:
             raise ConfigError("data frames need pandas", hint="pip install pandas") from None
         rows = [
-            {"layer": place["layer"], "module": place["module"], "elements": place["elements"], **agent}
+            {
+                "layer": place["layer"],
+                "module": place["module"],
+                "elements": place["elements"],
+                **agent,
+            }
             for place in self.data["layers"]
             for agent in place["agents"]
         ]
@@ -89,7 +96,11 @@ def build(plan: Plan, records: Mapping[str, Measures], *, r: float, alpha: float
         "version": VERSION,
         "mask": {"kind": plan.values["mask"], "epsilon": plan.values["epsilon"]},
         "preview": {"r": r, "alpha": alpha},
-        "base": {"source": plan.base.source, "dtype": main_dtype(plan.base).name, "norm": math.sqrt(whole.gram[0, 0])},
+        "base": {
+            "source": plan.base.source,
+            "dtype": main_dtype(plan.base).name,
+            "norm": math.sqrt(whole.gram[0, 0]),
+        },
         "elements": whole.overlap.elements,
         "unchanged": whole.overlap.unchanged,
         "agents": [_agent(plan, whole, t, r, alpha) for t in range(n)],
@@ -196,12 +207,18 @@ def _layers(plan: Plan, records: Mapping[str, Measures]) -> list[Json]:
                 "unique": whole.overlap.unique(t),
                 "shared": whole.overlap.shared(t),
                 "norm": math.sqrt(whole.gram[1 + t, 1 + t]),
-                "relative_norm": _ratio(math.sqrt(whole.gram[1 + t, 1 + t]), math.sqrt(whole.gram[0, 0])),
+                "relative_norm": _ratio(
+                    math.sqrt(whole.gram[1 + t, 1 + t]), math.sqrt(whole.gram[0, 0])
+                ),
             }
             for t, name in enumerate(plan.agent_names)
         ]
         result.append(
-            {"layer": None if layer < 0 else layer, "module": module, "elements": elements, "agents": agents}
+            {
+                "layer": None if layer < 0 else layer,
+                "module": module,
+                "elements": elements,
+                "agents": agents,
+            }
         )
     return result
-
