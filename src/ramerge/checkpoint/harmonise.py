@@ -41,9 +41,8 @@ class Harmony:
         problems: what the options do not allow.
         tied: what config.json must say of the output head; None leaves it.
         vocab_size: what config.json must give; None leaves it.
-        equal: (agent or None for the base, head, embedding): taken for equal after a sample;
-        whoever
-            merges compares them in full.
+        equal: (agent, head, embedding): taken for equal after a sample; whoever merges compares
+            them in full.
     """
 
     base: Checkpoint

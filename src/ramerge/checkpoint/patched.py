@@ -54,8 +54,8 @@ def alias(name: str, checkpoint: Checkpoint, source: str) -> Patch:
 class PatchedCheckpoint:
     """Another checkpoint, with tensors replaced, added or hidden; satisfies `Checkpoint`.
 
-    Hidden tensors are not among the names, but whoever knows them can still read them. Closing it closes the other checkpoint; those that segments come from are closed by their
-    owners.
+    Hidden tensors are not among the names, but whoever knows them can still read them. Closing it
+    closes the other checkpoint; those that segments come from are closed by their owners.
     """
 
     __slots__ = ("_hidden", "_inner", "_patches", "config", "directory", "notices", "revision",
