@@ -358,7 +358,7 @@ def test_number_of_agents():
 
 def test_required_parameters():
     assert only("merge_method: slerp\nbase_model: b\nmodels: [{model: a}]") == (
-        "`slerp` needs `t`, which is not set for the file",
+        "`slerp` needs `t`, which is not set for agent `a`",
         "0 is the base (0 <= x <= 1)",
     )
     text = "merge_method: fisher\nmodels:\n- {model: a, parameters: {fisher: f.safetensors}}\n"
@@ -562,3 +562,26 @@ def test_messages_cannot_disturb_a_terminal():
     assert message == r"m.yml:6:1: unknown key `a\x1b[31m\nb\u202e` in the file"
     message, hint = only(HEAD + MODELS + 'preset: "\\e]0;x"')
     assert "\x1b" not in message and "\x1b" not in (hint or "")
+
+
+def test_slices_have_what_the_method_needs():
+    def slerp(sources):
+        head = "merge_method: slerp\nbase_model: b\nparameters: {t: 1}\nslices:\n"
+        return f"{head}- sources: [{sources}]"
+
+    layers = "layer_range: [0, 1]"
+    base, x, y = (f"{{model: {m}, {layers}}}" for m in "bxy")
+    assert len(read(slerp(f"{base}, {x}")).slices) == 1
+    assert [p.message for p in problems(slerp(f"{x}, {y}"))] == [
+        "m.yml:5:3: `slerp` merges 1 agent, not counting the base; here are 2",
+        "m.yml:5:3: `slerp` needs the base in every slice",
+    ]
+    assert (
+        only(slerp(base))[0]
+        == "m.yml:5:3: `slerp` merges 1 agent, not counting the base; here are 0"
+    )
+
+
+@pytest.mark.parametrize("text", ["slices: []", "slices:\n- sources: []", "models: []"])
+def test_empty_lists(text):
+    assert only(f"merge_method: linear\n{text}")[0].endswith("` is empty")

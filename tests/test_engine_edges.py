@@ -142,7 +142,7 @@ def test_integers_are_copied_when_equal_and_refused_when_not():
     same(run(base, [base], "ram")[0], base)
     other = {"w": np.ones(3, np.float32), "ids": np.arange(5) + 1}
     with pytest.raises(
-        IncompatibleError, match="`ids` .I64. differs between the base and agent `a0`"
+        IncompatibleError, match=r"`ids` .I64. differs between the base and agent `a0`"
     ):
         run(base, [other], "ram")
 
@@ -199,7 +199,9 @@ def test_overflow_of_the_output_type_is_an_error_or_keeps_the_base():
     agent = {"w": np.array([2.0, 70000.0], np.float32)}
     from ramerge._types import DType
 
-    with pytest.raises(NumericError, match="`w` overflows F16 in the merge: 1 values .* element 1"):
+    with pytest.raises(
+        NumericError, match=r"`w` overflows F16 in the merge: 1 values .* element 1"
+    ):
         run(base, [agent], "ram", out_dtype=DType.F16)
     names = {"w": np.zeros(2, np.float16)}
     got = run_f16(base, agent)

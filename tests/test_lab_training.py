@@ -73,7 +73,9 @@ def test_kl_penalty_keeps_the_agent_nearer_the_base(base):
 
 
 def test_pretraining_lowers_the_loss_and_repeats():
-    (one, losses), (two, _) = (pretrain(TINY, 0, Pretraining(steps=40, batch=8, rate=1e-2, warmup=4)) for _ in range(2))
+    (one, losses), (two, _) = (
+        pretrain(TINY, 0, Pretraining(steps=40, batch=8, rate=1e-2, warmup=4)) for _ in range(2)
+    )
     assert losses[-1] < 0.7 * losses[0]
     assert all(torch.equal(one[n], two[n]) for n in one)
     assert all(torch.equal(w, w.bfloat16().float()) for w in one.values())

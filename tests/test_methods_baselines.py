@@ -80,10 +80,8 @@ def test_ties_is_trim_elect_mean(dtype, scope, density):
     masks = [top_of_model(base, agents, t, density) for t in range(3)]
     for name in base:
         _, deltas = taus(base, agents, name)
-        if scope == "tensor":
-            kept = [top(d, max(1, int(density * d.size))) for d in deltas]
-        else:
-            kept = [m[name] for m in masks]
+        by_tensor = [top(d, max(1, int(density * d.size))) for d in deltas]
+        kept = by_tensor if scope == "tensor" else [m[name] for m in masks]
         sparse = [np.where(m, d, np.float32(0)) for m, d in zip(kept, deltas, strict=True)]
         expected[name] = placed(base, name, elected(sparse, [1, 1, 1], True), 0.7)
     same(got, expected)

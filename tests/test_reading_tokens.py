@@ -9,6 +9,7 @@ import pytest
 
 from helpers_reading import model
 from ramerge._errors import CorruptInputError
+from ramerge.checkpoint.configs import check_configs
 from ramerge.checkpoint.open import open_checkpoint
 from ramerge.checkpoint.sidefiles import side_files
 from ramerge.checkpoint.tokens import chat_template, check_tokens, special_ids, token_ids
@@ -185,3 +186,41 @@ def test_tokenizer_of_an_agent(tmp_path):
         "generation_config.json": base.directory,
         "tokenizer.json": agent.directory,
     }
+
+
+# --- config.json -------------------------------------------------------------------------------
+
+
+def test_config_of_another_model_report_10(tmp_path):
+    """Report 10: config says 80 tokens, the tensors have 64 rows."""
+    (problem,) = check_configs(
+        saved(tmp_path, "b", config={"vocab_size": 80}, rows=64), {}
+    ).problems
+    assert "a vocab_size of 80, but `model.embed_tokens.weight` has 64 rows" in problem.message
+    assert check_configs(saved(tmp_path, "c", config={"vocab_size": 8}), {}).problems == ()
+    assert check_configs(saved(tmp_path, "d"), {}).problems == ()
+
+
+def test_other_head_or_model_type_report_32(tmp_path):
+    """Report 32: a reward model among the agents."""
+    base = saved(tmp_path, "b", config={"architectures": ["Qwen2ForCausalLM"], "model_type": "q"})
+    reward = {"architectures": ["Qwen2ForSequenceClassification"], "model_type": "q"}
+    (problem,) = check_configs(base, {"x": saved(tmp_path, "a", config=reward)}).problems
+    assert (
+        "`ForSequenceClassification` in agent `x` but `ForCausalLM` in the base" in problem.message
+    )
+    other = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    (problem,) = check_configs(base, {"x": saved(tmp_path, "c", config=other)}).problems
+    assert "model_type is `llama`" in problem.message
+    same = {"architectures": ["Qwen2ForCausalLM"], "model_type": "q"}
+    found = check_configs(base, {"x": saved(tmp_path, "d", config=same), "y": saved(tmp_path, "e")})
+    assert (found.problems, found.notices) == ((), ())
+
+
+def test_other_hyperparameters_are_noticed(tmp_path):
+    base = saved(tmp_path, "b", config={"rope_theta": 10000.0, "rms_norm_eps": 1e-6})
+    agent = saved(tmp_path, "a", config={"text_config": {"rope_theta": 1e6, "rms_norm_eps": 1e-6}})
+    (notice,) = check_configs(base, {"x": agent}).notices
+    assert notice.code == "config-differs"
+    assert "`rope_theta` is `1000000.0` not `10000.0`" in notice.message
+    assert "rms_norm_eps" not in notice.message

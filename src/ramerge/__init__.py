@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from ramerge.api import (
         MergeReport,
         Plan,
+        ProbeReport,
         VerifyReport,
         merge,
         merge_state_dicts,
         plan,
+        probe,
         verify,
     )
 
@@ -29,11 +31,13 @@ __all__ = [
     "MergeError",
     "MergeReport",
     "Plan",
+    "ProbeReport",
     "VerifyReport",
     "__version__",
     "merge",
     "merge_state_dicts",
     "plan",
+    "probe",
     "verify",
 ]
 

@@ -65,7 +65,7 @@ def _match_agent(
     """One agent's specs by base name; problems and decisions go into ``pairing``."""
     theirs = {name: checkpoint.spec(name) for name in checkpoint.names()}
     ours = {name: base.spec(name) for name in base.names()}
-    _drop_tied_head(pairing, base, t, agent, checkpoint, theirs)
+    _drop_tied_head(pairing, base, t, agent, theirs)
     missing = [n for n in ours if n not in theirs]
     buffers = [n for n in missing if is_buffer(ours[n]) or ours[n].dtype.is_discrete]
     lost = [n for n in missing if n not in buffers]
@@ -104,7 +104,6 @@ def _drop_tied_head(
     base: Checkpoint,
     t: int,
     agent: str,
-    checkpoint: Checkpoint,
     theirs: dict[str, TensorSpec],
 ) -> None:
     """Take a spare copy of the embedding out of ``theirs``; the engine compares the bytes before it merges."""

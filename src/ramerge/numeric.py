@@ -116,7 +116,9 @@ def _describe(worker: Worker, task: Task, flags: int, out: Bytes | None) -> Merg
     models: list[tuple[str, Checkpoint, TensorSpec | None]] = [("the base", plan.base, tensor.base)]
     models += [
         (f"agent `{name}`", checkpoint, spec)
-        for name, checkpoint, spec in zip(plan.agent_names, plan.agents, tensor.agents, strict=True)
+        for name, checkpoint, spec in zip(
+            plan.agent_names, plan.agents, tensor.agents, strict=False
+        )
     ]
     models += [
         (f"the auxiliary weights of agent `{name}`", checkpoint, spec)
@@ -177,7 +179,7 @@ def check_tied(plan: Plan, chunk: int) -> None:
             pieces = [r[: (stop - start) * head.dtype.itemsize] for r in room]
             checkpoint.read(tie.head, start, stop, pieces[0])
             checkpoint.read(tie.embedding, start, stop, pieces[1])
-            same = same and np.array_equal(*pieces)
+            same = same and np.array_equal(pieces[0], pieces[1])
         if not same:
             raise IncompatibleError(
                 f"`{tie.head}` of agent `{name}` differs from its `{tie.embedding}`, but the base ties the two",

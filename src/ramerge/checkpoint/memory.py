@@ -141,5 +141,6 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
     if dtype is DType.BF16:
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
+        bfloat: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat
     return np.dtype(next(name for name, d in _NUMPY.items() if d is dtype))

@@ -8,26 +8,18 @@ found before a byte is written.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ramerge._errors import CorruptInputError, IncompatibleError, MergeError
 from ramerge.checkpoint.base import Checkpoint, Notice
+from ramerge.checkpoint.configs import Findings
 from ramerge.checkpoint.facts import is_vocabulary_tensor, text_config
 from ramerge.checkpoint.files import json_object, read_small, resolve_inside, shown
 from ramerge.checkpoint.tokenizer_json import read_tokenizer
 
 _SHOWN = 5
 _SPECIAL = ("bos_token", "eos_token", "pad_token")
-
-
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """What is wrong with the tokenizers of a merge, and what is worth a word."""
-
-    problems: tuple[MergeError, ...]
-    notices: tuple[Notice, ...]
 
 
 def check_tokens(base: Checkpoint, agents: Mapping[str, Checkpoint]) -> Findings:

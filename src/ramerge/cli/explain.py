@@ -12,23 +12,46 @@ from ramerge._errors import ConfigError, CorruptInputError
 from ramerge.cli import options as opt
 from ramerge.cli.render import columns, emit_json, percent, size
 
-Directory = Annotated[
-    Path, typer.Argument(metavar="DIR", help="A directory that ramerge wrote.", show_default=False)
+Subject = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CONFIG.yml|DIR",
+        help="A merge file, or a directory that ramerge wrote.",
+        show_default=False,
+    ),
 ]
 
 
-def explain(directory: Directory, *, as_json: opt.AsJson = False) -> None:
-    """Say what a merged model was made from, how, and what was decided on the way.
+def explain(subject: Subject, *, as_json: opt.AsJson = False) -> None:
+    """Say in plain words what a merge file will do, or how a merged model came to be.
 
-    It reads the manifest and believes it; `ramerge verify` holds the manifest against the files.
+    Of a file: what each key means, and where we differ from mergekit and why. Of a directory: it reads
+    the manifest and believes it; `ramerge verify` holds the manifest against the files.
 
-    Example: ramerge explain ./merged
+    Example: ramerge explain merge.yml
     """
+    if not subject.is_dir():
+        _explain_file(subject, as_json=as_json)
+        return
+    directory = subject
     manifest = read_manifest(directory / "ramerge_manifest.json")
     if as_json:
         emit_json(manifest)
     else:
         typer.echo(describe(manifest, directory))
+
+
+def _explain_file(path: Path, *, as_json: bool) -> None:
+    from ramerge.config.canonical import to_mapping
+    from ramerge.config.explain import explain as in_words
+    from ramerge.config.mergekit import load
+    from ramerge.methods.registry import METHODS
+
+    job = load(path, {name: method.info for name, method in METHODS.items()})
+    if as_json:
+        emit_json(to_mapping(job))
+    else:
+        typer.echo(in_words(job, METHODS[job.method].info))
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

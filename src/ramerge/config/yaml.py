@@ -9,6 +9,7 @@ characters) is refused with file, line and column.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -147,7 +148,7 @@ def scalar(text: str) -> Scalar:
         return int(text)
     digits = text.lstrip("+-")
     padded = len(digits) > 1 and digits[0] == "0" and digits[1].isdigit()
-    if _FLOAT.fullmatch(text) and not padded:
+    if _FLOAT.fullmatch(text) and not padded and math.isfinite(float(text)):
         return float(text)
     return text
 

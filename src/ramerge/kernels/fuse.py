@@ -100,9 +100,9 @@ def compare(x, a, k, epsilon, grid, code, bit, pattern, contributors):
     else:
         for i in range(k):
             # "not <=" counts a NaN as changed; it is reported before anything is made of it.
-            changed = not (abs(a[i] - x[i]) <= epsilon)
-            pattern[i] |= bit if changed else np.uint32(0)
-            contributors[i] += np.uint32(changed)
+            beyond = not (abs(a[i] - x[i]) <= epsilon)
+            pattern[i] |= bit if beyond else np.uint32(0)
+            contributors[i] += np.uint32(beyond)
 
 
 @njit(inline="always", **JIT)

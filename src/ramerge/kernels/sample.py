@@ -11,7 +11,8 @@ from numba import njit
 
 from ramerge._types import I64
 from ramerge.kernels.codec import JIT, decode, encode
-from ramerge.kernels.fuse import BLOCK, load
+from ramerge.kernels.fuse import load
+from ramerge.kernels.limits import BLOCK
 
 MOST = 16
 

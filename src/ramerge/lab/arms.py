@@ -16,7 +16,16 @@ from ramerge.lab import controls
 from ramerge.lab.merging import merge, merge_files, moved, norm, task_vector
 from ramerge.lab.model import Weights
 
-NORMS = (0.3, 0.45, 0.6, 0.75, 0.9, 1.05, 1.25, 1.5)  # of the root of the summed squared norms of the agents
+NORMS = (
+    0.3,
+    0.45,
+    0.6,
+    0.75,
+    0.9,
+    1.05,
+    1.25,
+    1.5,
+)  # of the root of the summed squared norms of the agents
 Kind = Literal["reference", "baseline", "ram", "lead", "ablation", "control"]
 
 
@@ -68,13 +77,23 @@ def engine(method: str, **parameters: Any) -> Make:
     return lambda case: merge(case.base, case.agents, method, **parameters)
 
 
-def _grid(method: str, parameter: str, values: Sequence[float], **fixed: Any) -> tuple[tuple[str, Make], ...]:
-    return tuple((f"{parameter} = {v:g}", engine(method, **fixed, **{parameter: v})) for v in values)
+def _grid(
+    method: str, parameter: str, values: Sequence[float], **fixed: Any
+) -> tuple[tuple[str, Make], ...]:
+    return tuple(
+        (f"{parameter} = {v:g}", engine(method, **fixed, **{parameter: v})) for v in values
+    )
 
 
 def arms(agents: Sequence[str]) -> list[Arm]:
     """All arms for agents of these names."""
-    return [*_references(agents), *methods(len(agents)), *leads(), *_ablations(), *_controls(agents)]
+    return [
+        *_references(agents),
+        *methods(len(agents)),
+        *leads(),
+        *_ablations(),
+        *_controls(agents),
+    ]
 
 
 def _references(agents: Sequence[str]) -> list[Arm]:
@@ -122,7 +141,12 @@ def leads() -> list[Arm]:
     """The search for a better rule: direction-wise merging, with and without a scale that needs no tuning."""
     table: list[tuple[str, str, Make, bool]] = [
         ("ta_unit", "task arithmetic, unit norm", unit_norm(engine("task_arithmetic")), False),
-        ("ta_whole", "task arithmetic, unit effective λ", unit_effect(engine("task_arithmetic")), False),
+        (
+            "ta_whole",
+            "task arithmetic, unit effective λ",
+            unit_effect(engine("task_arithmetic")),
+            False,
+        ),
     ]
     if _known("gram"):
         gram = engine("gram")
@@ -146,10 +170,14 @@ def _ablations() -> list[Arm]:
         *((f"scope_{s}", f"λ by {s}", {"scope": s}) for s in ("layer", "module", "tensor")),
         *((f"eps_{e:g}", f"epsilon = {e:g}", {"epsilon": e}) for e in (1e-4, 1e-3)),
         *((f"mask_{m}", f"mask: {m}", {"mask": m}) for m in ("exact", "grid")),
-        *((f"shared_{s}", f"shared: {s}", {"shared": s}) for s in ("sum", "power", "elect", "largest")),
+        *(
+            (f"shared_{s}", f"shared: {s}", {"shared": s})
+            for s in ("sum", "power", "elect", "largest")
+        ),
     ]
     return [
-        Arm(name, f"RAM+, {label}", "ablation", engine("ram_plus", **given)) for name, label, given in settings
+        Arm(name, f"RAM+, {label}", "ablation", engine("ram_plus", **given))
+        for name, label, given in settings
     ]
 
 
@@ -158,16 +186,30 @@ def _controls(agents: Sequence[str]) -> list[Arm]:
         return lambda case: merge(case.base, case.exact, method, **parameters)
 
     table: list[tuple[str, str, Make]] = [
-        ("random", "RAM, partition at random", lambda c: controls.random_partition(c.base, c.agents, c.seed)),
-        ("on_shared", "bonus r = 0.1 on the shared elements", lambda c: controls.scaled_shared(c.base, c.agents, 0.1)),
+        (
+            "random",
+            "RAM, partition at random",
+            lambda c: controls.random_partition(c.base, c.agents, c.seed),
+        ),
+        (
+            "on_shared",
+            "bonus r = 0.1 on the shared elements",
+            lambda c: controls.scaled_shared(c.base, c.agents, 0.1),
+        ),
         ("ram_fp32", "RAM, agents saved in fp32", stored_exactly("ram")),
         ("ram_plus_fp32", "RAM+, agents saved in fp32", stored_exactly("ram_plus")),
-        ("ram_plus_grid", "RAM+, agents saved in fp32, mask: grid", stored_exactly("ram_plus", mask="grid")),
+        (
+            "ram_plus_grid",
+            "RAM+, agents saved in fp32, mask: grid",
+            stored_exactly("ram_plus", mask="grid"),
+        ),
     ]
     for at, agent in enumerate(agents, start=1):
         for label, scale in (("whole", 1.0), ("1/N", 1 / len(agents))):
             make = engine("unique_only", agent=at, scale=scale)
-            table.append((f"unique_{agent}_{label}", f"only what {agent} alone changed, {label}", make))
+            table.append(
+                (f"unique_{agent}_{label}", f"only what {agent} alone changed, {label}", make)
+            )
     return [Arm(name, label, "control", make) for name, label, make in table]
 
 

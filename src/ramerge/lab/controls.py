@@ -44,7 +44,9 @@ def scaled_shared(base: Weights, agents: Mapping[str, Weights], r: float) -> Wei
     return moved(base, unflat(factors * taus.sum(0), base))
 
 
-def where_unique(base: Weights, agents: Mapping[str, Weights], unique: Weights, other: Weights) -> Weights:
+def where_unique(
+    base: Weights, agents: Mapping[str, Weights], unique: Weights, other: Weights
+) -> Weights:
     """``unique`` on the elements that one agent alone changed, ``other`` elsewhere."""
     alone = (vectors(base, agents) != 0).sum(0) == 1
     return unflat(torch.where(alone, flat(unique), flat(other)), base)

@@ -23,11 +23,15 @@ def intervals(title: str, rows: Sequence[tuple[str, float, float, float]], *, ze
 
     parts = [_text(10, 18, title, bold=True)]
     if zero:
-        parts.append(f'<line x1="{x(0):.1f}" x2="{x(0):.1f}" y1="{top - 8}" y2="{height - 24}" stroke="{GREY}"/>')
+        parts.append(
+            f'<line x1="{x(0):.1f}" x2="{x(0):.1f}" y1="{top - 8}" y2="{height - 24}" stroke="{GREY}"/>'
+        )
     for index, (label, value, a, b) in enumerate(rows):
         y = top + step * index + 8
         parts.append(_text(10, y + 4, label))
-        parts.append(f'<line x1="{x(a):.1f}" x2="{x(b):.1f}" y1="{y}" y2="{y}" stroke="{ACCENT}" stroke-width="2"/>')
+        parts.append(
+            f'<line x1="{x(a):.1f}" x2="{x(b):.1f}" y1="{y}" y2="{y}" stroke="{ACCENT}" stroke-width="2"/>'
+        )
         parts.append(f'<circle cx="{x(value):.1f}" cy="{y}" r="4" fill="{ACCENT}"/>')
     for value in (low, (low + high) / 2, high):
         parts.append(_text(x(value), height - 8, f"{value:.1f}", anchor="middle"))
@@ -40,7 +44,11 @@ def scatter(title: str, points: Sequence[tuple[str, float, float]], across: str,
     logs = [math.log10(p[1]) for p in points]
     ys = [p[2] for p in points]
     x0, x1, y0, y1 = min(logs) - 0.1, max(logs) + 0.5, min(ys), max(ys)
-    parts = [_text(10, 18, title, bold=True), _text(WIDTH / 2, height - 8, across, anchor="middle"), _text(10, 34, up)]
+    parts = [
+        _text(10, 18, title, bold=True),
+        _text(WIDTH / 2, height - 8, across, anchor="middle"),
+        _text(10, 34, up),
+    ]
     for (label, seconds, value), log in zip(points, logs, strict=True):
         x = left + (WIDTH - left - 20) * (log - x0) / max(x1 - x0, 1e-9)
         y = height - bottom - (height - bottom - top - 10) * (value - y0) / max(y1 - y0, 1e-9)
@@ -66,4 +74,6 @@ def _svg(height: float, parts: Sequence[str]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" '
         f'font-family="sans-serif" font-size="12" fill="{INK}">'
     )
-    return "\n".join([head, f'<rect width="{WIDTH}" height="{height:.0f}" fill="#fff"/>', *parts, "</svg>"])
+    return "\n".join(
+        [head, f'<rect width="{WIDTH}" height="{height:.0f}" fill="#fff"/>', *parts, "</svg>"]
+    )

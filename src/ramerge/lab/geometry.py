@@ -29,6 +29,8 @@ def measure(base: Weights, agents: Mapping[str, Weights]) -> dict[str, dict[str,
             "unique": unique / max(mine, 1),
             "rho": (mine - unique) / unique if unique else None,
             "norm": float(lengths[at]),
-            "cosine_to": {other: float(cosines[at, to]) for to, other in enumerate(agents) if to != at},
+            "cosine_to": {
+                other: float(cosines[at, to]) for to, other in enumerate(agents) if to != at
+            },
         }
     return found

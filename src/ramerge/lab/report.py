@@ -41,12 +41,19 @@ def write(found: Sequence[Json], costs: Sequence[Mapping[str, Any]], out: Path) 
     Returns:
         the files.
     """
-    regimes = {cell["regime"]: [c for c in found if c["regime"] == cell["regime"]] for cell in found}
+    regimes = {
+        cell["regime"]: [c for c in found if c["regime"] == cell["regime"]] for cell in found
+    }
     results = {regime: gather(cells) for regime, cells in regimes.items()}
     parts = sections.all_parts(results, costs)
     out.mkdir(parents=True, exist_ok=True)
     files = {"REPORT.md": _markdown(parts), "report.html": _html(parts)}
-    files |= {f"figures/{item.name}.svg": item.svg + "\n" for p in parts for item in p.items if isinstance(item, Figure)}
+    files |= {
+        f"figures/{item.name}.svg": item.svg + "\n"
+        for p in parts
+        for item in p.items
+        if isinstance(item, Figure)
+    }
     files["numbers.json"] = json.dumps(sections.numbers(results), indent=1) + "\n"
     written = []
     for name, text in files.items():
@@ -74,7 +81,9 @@ def _item(item: Table | Figure) -> list[str]:
     head = [f"*{item.caption}*", ""] if item.caption else []
     align = ["---", *["---:"] * (len(item.header) - 1)]
     rows = [list(item.header), align, *[list(r) for r in item.rows]]
-    return head + ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return head + [
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows
+    ]
 
 
 def _html(parts: Sequence[Part]) -> str:

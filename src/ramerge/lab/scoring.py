@@ -97,11 +97,15 @@ def _stretched(merged: Weights, share: float) -> Make:
     return lambda case: resized(case.base, merged, share * total_norm(case))
 
 
-def _best(arm: Arm, variant: Variant, grid: Sequence[tuple[str, Make]], case: Case, bench: Bench) -> Score:
+def _best(
+    arm: Arm, variant: Variant, grid: Sequence[tuple[str, Make]], case: Case, bench: Bench
+) -> Score:
     """The variant with the best validation score (the first of equals), on the test problems."""
     tried = [(label, make(case)) for label, make in grid]
     looks = [bench.validate(weights) for _, weights in tried]
     best = int(np.argmax(looks))
     label, weights = tried[best]
     length = norm(task_vector(case.base, weights)) / total_norm(case)
-    return Score(arm.name, variant, label, looks[best], length, float("nan"), bench.examine(weights))
+    return Score(
+        arm.name, variant, label, looks[best], length, float("nan"), bench.examine(weights)
+    )

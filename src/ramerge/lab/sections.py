@@ -54,7 +54,12 @@ def all_parts(results: Named, costs: Sequence[Mapping[str, Any]]) -> list[Part]:
     parts = [_what(results), _verdicts(results), _agents(results)]
     for regime, found in results.items():
         parts.append(Part(f"Regime `{regime}`: {REGIMES[regime]}"))  # type: ignore[index]
-        parts += [_geometry(found), _methods(regime, found), _contrasts(regime, found), _controls(found)]
+        parts += [
+            _geometry(found),
+            _methods(regime, found),
+            _contrasts(regime, found),
+            _controls(found),
+        ]
         parts += [p for p in (_ablations(found), _others(found), _bases(found)) if p is not None]
     if costs:
         parts.append(_costs(results, costs))
@@ -122,7 +127,11 @@ def _agents(results: Named) -> Part:
         else "Every agent gained at least 20 points on its own task in every cell."
     )
     header = ["regime", "agent", "task", "base", "agent's score", "gain", "retention"]
-    return Part("Did reinforcement learning work?", [verdict], [Table(header, rows, "mean (least … most) over cells")])
+    return Part(
+        "Did reinforcement learning work?",
+        [verdict],
+        [Table(header, rows, "mean (least … most) over cells")],
+    )
 
 
 def _geometry(found: Results) -> Part:
@@ -144,7 +153,12 @@ def _geometry(found: Results) -> Part:
         )
     header = ["agent", "density, %", "unique, %", "ρ", "norm", "mean \\|cosine\\|"]
     header[-1] = "mean cosine, absolute"
-    return Part("What training changed", [], [Table(header, rows, "mask of the paper; in brackets the paper's")], 3)
+    return Part(
+        "What training changed",
+        [],
+        [Table(header, rows, "mask of the paper; in brackets the paper's")],
+        3,
+    )
 
 
 def _methods(regime: str, found: Results) -> Part:
@@ -159,7 +173,13 @@ def _methods(regime: str, found: Results) -> Part:
             rewards = found.rewards[arm.name, variant]
             got = {name: st.estimate(rewards, found.draws, m) for name, m in metrics.items()}
             label = arm.label if variant == "published" else f"{arm.label} · {variant}"
-            rows.append([label, *(_percent(e) for e in got.values()), f"{found.length[arm.name, variant]:.2f}"])
+            rows.append(
+                [
+                    label,
+                    *(_percent(e) for e in got.values()),
+                    f"{found.length[arm.name, variant]:.2f}",
+                ]
+            )
             if arm.kind != "reference":
                 e = got["all four"]
                 points.append((label, 100 * e.value, 100 * e.low, 100 * e.high))
@@ -180,22 +200,40 @@ def _methods(regime: str, found: Results) -> Part:
 
 def _contrasts(regime: str, found: Results) -> Part:
     def table(contrasts: Sequence[Contrast], caption: str) -> Table:
-        rows = [[c.label, _points(c.tasks), _points(c.everything), _p(c.p), c.verdict] for c in contrasts]
+        rows = [
+            [c.label, _points(c.tasks), _points(c.everything), _p(c.p), c.verdict]
+            for c in contrasts
+        ]
         return Table(["difference", "tasks", "all four", "p (Holm, tasks)", ""], rows, caption)
 
     first, second = planned(found), searched(found)
-    rows = [(c.label, 100 * c.tasks.value, 100 * c.tasks.low, 100 * c.tasks.high) for c in [*first, *second]]
+    rows = [
+        (c.label, 100 * c.tasks.value, 100 * c.tasks.low, 100 * c.tasks.high)
+        for c in [*first, *second]
+    ]
     figure = Figure(
         f"contrasts-{regime}",
         f"Differences, {regime}",
-        figures.intervals(f"Difference of the mean over the agents' tasks, points, regime {regime}", rows, zero=True),
+        figures.intervals(
+            f"Difference of the mean over the agents' tasks, points, regime {regime}",
+            rows,
+            zero=True,
+        ),
     )
-    tables = [table(first, "planned"), table(second, "the search for a better rule, and what explains RAM; exploratory")]
+    tables = [
+        table(first, "planned"),
+        table(second, "the search for a better rule, and what explains RAM; exploratory"),
+    ]
     return Part("Differences", [], [*tables, figure], 3)
 
 
 def _controls(found: Results) -> Part:
-    names = ["ram", "ram_plus", "norm_matched", *(a.name for a in labels().values() if a.kind == "control")]
+    names = [
+        "ram",
+        "ram_plus",
+        "norm_matched",
+        *(a.name for a in labels().values() if a.kind == "control"),
+    ]
     rows = []
     for name in names:
         if (name, "published") not in found.rewards:
@@ -216,8 +254,12 @@ def _ablations(found: Results) -> Part | None:
     for arm in labels().values():
         if arm.kind == "ablation" and (arm.name, "published") in found.rewards:
             rewards = found.rewards[arm.name, "published"]
-            apart = st.contrast(rewards, found.rewards["ram_plus", "published"], found.draws, st.task_mean)
-            four = st.contrast(rewards, found.rewards["ram_plus", "published"], found.draws, st.all_mean)
+            apart = st.contrast(
+                rewards, found.rewards["ram_plus", "published"], found.draws, st.task_mean
+            )
+            four = st.contrast(
+                rewards, found.rewards["ram_plus", "published"], found.draws, st.all_mean
+            )
             rows.append([arm.label, _points(apart), _points(four)])
     if not rows:
         return None
@@ -235,7 +277,11 @@ def _others(found: Results) -> Part | None:
         cells = []
         for table in found.others.values():
             rewards = table.get((name, "published"))
-            cells.append("–" if rewards is None else f"{100 * rewards[:, :-1].mean():.1f} / {100 * rewards.mean():.1f}")
+            cells.append(
+                "–"
+                if rewards is None
+                else f"{100 * rewards[:, :-1].mean():.1f} / {100 * rewards.mean():.1f}"
+            )
         rows.append([labels()[name].label, *cells])
     text = (
         "Mean of the agents' three tasks / of all four tasks; published scales, or a scale that needs no tuning. Crowds add "
@@ -248,8 +294,18 @@ def _bases(found: Results) -> Part | None:
     bases = sorted({b for b, _ in found.cells})
     if len(bases) < 2:
         return None
-    keys: list[Key] = [("base", "published"), *((b, "published") for b in BASELINES), ("norm_matched", "published")]
-    keys += [("ram", "published"), ("ram_plus", "published"), ("ties", "scaled"), ("ta_sum", "scaled"), ("ram_plus", "scaled")]
+    keys: list[Key] = [
+        ("base", "published"),
+        *((b, "published") for b in BASELINES),
+        ("norm_matched", "published"),
+    ]
+    keys += [
+        ("ram", "published"),
+        ("ram_plus", "published"),
+        ("ties", "scaled"),
+        ("ta_sum", "scaled"),
+        ("ram_plus", "scaled"),
+    ]
     keys += [("tsv_m", "scaled"), ("gram", "scaled"), ("gram_unit", "published")]
     rows = []
     for name, variant in keys:
@@ -259,7 +315,12 @@ def _bases(found: Results) -> Part | None:
             label = labels()[name].label + ("" if variant == "published" else f" · {variant}")
             rows.append([label, *(_spread(v) for v in per)])
     header = ["method", *(f"base {b}" for b in bases)]
-    return Part("Base by base", [], [Table(header, rows, "mean of all four tasks (least … most over seeds)")], 3)
+    return Part(
+        "Base by base",
+        [],
+        [Table(header, rows, "mean of all four tasks (least … most over seeds)")],
+        3,
+    )
 
 
 def _costs(results: Named, costs: Sequence[Mapping[str, Any]]) -> Part:
@@ -271,7 +332,9 @@ def _costs(results: Named, costs: Sequence[Mapping[str, Any]]) -> Part:
         rows.append([arm.label, f"{cost['seconds']:.3f}", f"{cost['memory']:.1f}", f"{value:.1f}"])
         points.append((arm.label, float(cost["seconds"]), value))
     title = f"Score (regime {regime}) against seconds"
-    svg = figures.scatter(title, points, "seconds for 3 × 4.2 M parameters, one thread", "mean of all four tasks, %")
+    svg = figures.scatter(
+        title, points, "seconds for 3 × 4.2 M parameters, one thread", "mean of all four tasks, %"
+    )
     text = (
         "Seconds and peak memory of the in-memory merge of three drawn agents of 4.2 M parameters, on one thread of the "
         "machine that wrote this report; the only numbers here that change from run to run."
@@ -288,8 +351,13 @@ def numbers(results: Named) -> dict[str, Any]:
         for (arm, variant), rewards in r.rewards.items():
             accuracy = rewards.mean(2)
             means = {name: round(float(m(accuracy).mean()), 6) for name, m in r.metrics().items()}
-            means |= {task: round(float(v), 6) for task, v in zip(TASKS, accuracy.mean(0), strict=True)}
-            table["arms"].setdefault(arm, {})[variant] = {**means, "chosen": r.settings[arm, variant]}
+            means |= {
+                task: round(float(v), 6) for task, v in zip(TASKS, accuracy.mean(0), strict=True)
+            }
+            table["arms"].setdefault(arm, {})[variant] = {
+                **means,
+                "chosen": r.settings[arm, variant],
+            }
     return found
 
 

@@ -80,8 +80,7 @@ def res_merge(
         float, Doc("weight of the correction by the agents' leading directions"), Ge(0)
     ] = 0.2,
 ) -> Array:
-    """Leading directions and residuals apart: the residuals' mean direction at their mean length, shrunk by how well they
-    agree, plus a small correction along the agreeing heads.
+    """Residuals averaged by direction and shrunk by how well they agree, plus a correction along the leading directions.
 
     Head Ht = leading rank-1 part of τt, Rt = τt - Ht. A = c^β · mean‖Rt‖ · q where the residual directions are coherent
     (c > 1/√N), the mean of Rt else; C = head · S · ‖A‖ · mean(H)/‖mean(H)‖; θ0 + A + C.

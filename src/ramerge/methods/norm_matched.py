@@ -88,5 +88,5 @@ def norm_matched(
     del epsilon, mask
     ram, summed = context.facts["norms"]
     return rules.Dense(
-        context.array(weight), context.number(ram / summed if summed else 0.0), False
+        context.array(weight), context.number(ram / summed if summed else 0.0), normalize=False
     )

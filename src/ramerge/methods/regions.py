@@ -1,6 +1,7 @@
-"""Region checkpoints: what does an agent's unique, or its shared, region do by itself? (arXiv 2601.13572, section 3.3)
+"""Region checkpoints: what does an agent's unique, or its shared, region do by itself?
 
-Not merges but experiments: the base plus one agent's task vector on one region, scaled. Regions are counted among all
+Not merges but experiments (arXiv 2601.13572, section 3.3): the base plus one agent's task vector on one region,
+scaled. Regions are counted among all
 agents given.
 """
 

@@ -139,3 +139,9 @@ def region(x, theta, pattern, contributors, k, start, coef, out, spare):
     for i in range(k):
         alone = contributors[i] == np.uint32(1)
         out[i] = own[i] if alone != coef.shared else x[i]
+
+
+def keep(x, theta, pattern, contributors, k, start, coef, out, spare):
+    """Excluded tensors: the base's values."""
+    for i in range(k):
+        out[i] = x[i]

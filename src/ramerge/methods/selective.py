@@ -1,5 +1,6 @@
-"""Methods that rank the elements of a whole tensor: SCE (variance between agents), DELLA (magnitude within a row), and
-Arcee Fusion (importance against its own quartiles).
+"""Methods that rank the elements of a whole tensor: SCE, DELLA and Arcee Fusion.
+
+SCE ranks by variance between agents, DELLA by magnitude within a row, Arcee Fusion by importance against its quartiles.
 """
 
 from __future__ import annotations
@@ -55,8 +56,7 @@ def sce(
         PerTensor,
     ] = 1.0,
 ) -> Array:
-    """Select, calculate, erase: of each tensor the elements with the largest variance between agents are kept, an agent's
-    weight is its share of their squared sum, and what disagrees with the sign of the sum is erased.
+    """Select, calculate, erase: what varies most between agents is kept, weighed by energy, and what disagrees erased.
 
     θ0 + Σ w_t τt / Σ w_t over the agents that agree, w_t = mean τt² over the selected.
     """

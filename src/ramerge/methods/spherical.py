@@ -189,8 +189,7 @@ def nuslerp(context: Context, *, weight: Weight = EACH) -> Any:
     cost=COST,
 )
 def multislerp(context: Context, *, weight: Weight = EACH) -> Any:
-    """A weighted mean on the sphere: the normalised mean of the directions, corrected once in its tangent plane, at the
-    weighted mean length.
+    """A weighted mean on the sphere: the mean direction, corrected once in its tangent plane, at the mean length.
 
     With a base of the task vectors, put on the base; without, of the values themselves.
     """

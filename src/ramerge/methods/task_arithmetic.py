@@ -77,7 +77,9 @@ def task_arithmetic(
     λ = 1/N is the arm that the RAM paper compares with.
     """
     return rules.Dense(
-        context.array(weight), context.number(_scale(lambda_, weight, normalize=normalize)), False
+        context.array(weight),
+        context.number(_scale(lambda_, weight, normalize=normalize)),
+        normalize=False,
     )
 
 
@@ -97,8 +99,7 @@ def ties(
     normalize: Agreeing = True,
     trim: Trim = "model",
 ) -> Any:
-    """Trim, elect sign, merge: of each task vector the largest changes are kept, the sign of their sum wins, and the kept
-    ones that agree with it are averaged.
+    """Trim, elect sign, merge: the largest changes are kept, the sign of their sum wins, and those that agree averaged.
 
     θ0 + λ · mean. Kept are max(1, ⌊density·n⌋) elements; of equal magnitudes the one that comes first; a zero never.
     """
@@ -264,9 +265,9 @@ def consensus(
     k: Annotated[int, Doc("agents that must want an element"), Ge(1)] = 2,
     weight: Weight = EACH,
 ) -> Any:
-    """The sum of the task vectors, only where at least ``k`` agents want the element: RAM's opposite, what one agent
-    alone learned is dropped.
+    """The sum of the task vectors, only where at least ``k`` agents want the element.
 
-    Agent t wants it where |τt| ≥ tall · |Στ - τt| (the TALL mask). θ0 + λ Σ w_t τt there, θ0 elsewhere.
+    RAM's opposite: what one agent alone learned is dropped. Agent t wants it where |τt| ≥ tall · |Στ - τt| (the
+    TALL mask). θ0 + λ Σ w_t τt there, θ0 elsewhere.
     """
     return rules.Votes(context.array(weight), context.array(tall), context.number(lambda_), k)
