@@ -1,4 +1,4 @@
-"""Values that are not numbers, or hardly: in base, one agent, all; at the edges of chunks; by policy."""
+"""Values that are not numbers, or hardly: wherever they stand, at chunks' edges, by policy."""
 
 from __future__ import annotations
 
@@ -104,6 +104,8 @@ def test_negative_zero_is_no_change(server, tmp_path, size, record):
 @pytest.mark.parametrize("kind", ["BF16", "F16", "F32", "F64"])
 def test_subnormals_survive(server, tmp_path, size, kind, record):
     """Unique ones bit for bit, shared ones rounded once; nothing is flushed to zero."""
+    if size == "quick" and kind != "BF16":
+        pytest.skip("in the full bench: each type is compiled anew")
     dtype = {"BF16": ml_dtypes.bfloat16, "F16": np.float16, "F32": np.float32, "F64": np.float64}[
         kind
     ]
