@@ -44,7 +44,9 @@ def test_masks_confine_the_updates(base):
     agent, _ = rl(base, 2, masks=allowed)
     changed = {n: agent[n] != w for n, w in base.items()}
     assert not any(bool((changed[n] & ~allowed[n]).any()) for n in base)
-    assert sum(int(c.sum()) for c in changed.values()) > 0.8 * sum(int(m.sum()) for m in allowed.values())
+    assert sum(int(c.sum()) for c in changed.values()) > 0.8 * sum(
+        int(m.sum()) for m in allowed.values()
+    )
 
 
 def test_rounding_every_step_keeps_the_bf16_grid_and_loses_small_steps(base):
@@ -71,12 +73,16 @@ def test_kl_penalty_keeps_the_agent_nearer_the_base(base):
 
 
 def test_pretraining_lowers_the_loss_and_repeats():
-    (one, losses), (two, _) = (pretrain(TINY, 0, Pretraining(steps=40, batch=8, rate=1e-2, warmup=4)) for _ in range(2))
+    (one, losses), (two, _) = (
+        pretrain(TINY, 0, Pretraining(steps=40, batch=8, rate=1e-2, warmup=4)) for _ in range(2)
+    )
     assert losses[-1] < 0.7 * losses[0]
     assert all(torch.equal(one[n], two[n]) for n in one)
     assert all(torch.equal(w, w.bfloat16().float()) for w in one.values())
     fresh = initialise(TINY, 1)
-    assert not torch.equal(fresh["model.embed_tokens.weight"], initialise(TINY, 0)["model.embed_tokens.weight"])
+    assert not torch.equal(
+        fresh["model.embed_tokens.weight"], initialise(TINY, 0)["model.embed_tokens.weight"]
+    )
 
 
 def test_cached_agents_are_found_and_other_settings_are_not(tmp_path, base, monkeypatch):

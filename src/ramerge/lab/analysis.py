@@ -1,4 +1,4 @@
-"""From the results of cells to estimates: which method scored what, and which differences are more than luck."""
+"""From the results of cells to estimates, and to the differences that are more than luck."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ def gather(found: Sequence[Mapping[str, Any]]) -> Results:
     stacked: dict[str, dict[Key, list[Mapping[str, Any]]]] = {}
     for cell in found:
         for row in cell["rows"]:
-            stacked.setdefault(row["setting_of"], {}).setdefault((row["arm"], row["variant"]), []).append(row)
+            stacked.setdefault(row["setting_of"], {}).setdefault(
+                (row["arm"], row["variant"]), []
+            ).append(row)
     rewards = {
         of: {k: np.stack([unpack(r["right"], PROBLEMS) for r in rows]) for k, rows in table.items()}
         for of, table in stacked.items()
@@ -89,7 +91,7 @@ def _mean(values: Any) -> float:
 
 
 def best_baseline(results: Results) -> str:
-    """The paper's baseline with the best validation score as published; test scores are not looked at."""
+    """The paper's baseline with the best validation score as published; tests are not looked at."""
     return max(BASELINES, key=lambda name: results.validation[name, "published"])
 
 
@@ -136,13 +138,33 @@ def planned(results: Results) -> list[Contrast]:
 def searched(results: Results) -> list[Contrast]:
     """The leads against the best of the rest, at equal tuning."""
     pairs: list[tuple[str, Key, Key]] = []
-    rivals = [("TIES", "ties"), ("task arithmetic", "ta_sum"), ("RAM+", "ram_plus"), ("TSV-M", "tsv_m")]
-    for label, arm in (("Gram", "gram"), ("Gram, smaller side", "gram_small"), ("Gram ∪ RAM", "gram_union")):
-        pairs += [(f"{label} − {name}, both scaled", (arm, "scaled"), (rival, "scaled")) for name, rival in rivals]
+    rivals = [
+        ("TIES", "ties"),
+        ("task arithmetic", "ta_sum"),
+        ("RAM+", "ram_plus"),
+        ("TSV-M", "tsv_m"),
+    ]
+    for label, arm in (
+        ("Gram", "gram"),
+        ("Gram, smaller side", "gram_small"),
+        ("Gram ∪ RAM", "gram_union"),
+    ):
+        pairs += [
+            (f"{label} − {name}, both scaled", (arm, "scaled"), (rival, "scaled"))
+            for name, rival in rivals
+        ]
     pairs += [
         ("Gram, unit norm, untuned − TIES, scaled", ("gram_unit", "published"), ("ties", "scaled")),
-        ("Gram, unit norm, untuned − RAM+ as published", ("gram_unit", "published"), ("ram_plus", "published")),
-        ("Gram, unit norm, untuned − TSV-M, unit norm", ("gram_unit", "published"), ("tsv_unit", "published")),
+        (
+            "Gram, unit norm, untuned − RAM+ as published",
+            ("gram_unit", "published"),
+            ("ram_plus", "published"),
+        ),
+        (
+            "Gram, unit norm, untuned − TSV-M, unit norm",
+            ("gram_unit", "published"),
+            ("tsv_unit", "published"),
+        ),
         ("RAM − RAM with a random partition", ("ram", "published"), ("random", "published")),
         ("RAM, scaled − task arithmetic, scaled", ("ram", "scaled"), ("ta_sum", "scaled")),
     ]
@@ -153,7 +175,10 @@ def family(results: Results, pairs: Sequence[tuple[str, Key, Key, str]]) -> list
     """Contrasts of one family, Holm-adjusted together; those with a missing arm are left out."""
     there = [p for p in pairs if p[1] in results.rewards and p[2] in results.rewards]
     tasks, everything = (
-        [st.contrast(results.rewards[a], results.rewards[b], results.draws, metric) for _, a, b, _ in there]
+        [
+            st.contrast(results.rewards[a], results.rewards[b], results.draws, metric)
+            for _, a, b, _ in there
+        ]
         for metric in (st.task_mean, st.all_mean)
     )
     adjusted = st.holm([e.p for e in tasks])

@@ -14,10 +14,13 @@ from ramerge._errors import ConfigError
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Train miniature agents by reinforcement learning, merge them in every way, report with intervals.",
+    help="Train miniature agents by RL, merge them in every way, report with intervals.",
 )
 Cache = Annotated[
-    Path, typer.Option("--cache", metavar="DIR", help="Where trained models and results are kept and found again.")
+    Path,
+    typer.Option(
+        "--cache", metavar="DIR", help="Where trained models and results are kept and found again."
+    ),
 ]
 
 
@@ -25,15 +28,25 @@ Cache = Annotated[
 def run(
     *,
     full: Annotated[
-        bool, typer.Option("--full/--fast", help="All regimes, pairs, crowds and ablations; or minutes of it.")
+        bool,
+        typer.Option(
+            "--full/--fast", help="All regimes, pairs, crowds and ablations; or minutes of it."
+        ),
     ] = False,
     regime: Annotated[
-        list[str] | None, typer.Option("--regime", help="natural, bf16 or geometry; may be repeated.")
+        list[str] | None,
+        typer.Option("--regime", help="natural, bf16 or geometry; may be repeated."),
     ] = None,
-    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Triples of agents for each base.")] = None,
-    bases: Annotated[int | None, typer.Option("--bases", min=1, help="Bases, each pre-trained from its seed.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", min=1, help="Triples of agents for each base.")
+    ] = None,
+    bases: Annotated[
+        int | None, typer.Option("--bases", min=1, help="Bases, each pre-trained from its seed.")
+    ] = None,
     cache: Cache = Path("lab-cache"),
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Where the report goes.")] = Path("lab"),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="DIR", help="Where the report goes.")
+    ] = Path("lab"),
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes, of one thread each.")] = 2,
 ) -> None:
     """Train what is missing, score every merge, write REPORT.md and report.html.
@@ -52,10 +65,14 @@ def run(
 
 @app.command("export-demo")
 def export_demo(
-    target: Annotated[Path, typer.Argument(metavar="DIR", help="Where base, agents and provenance go.")],
+    target: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Where base, agents and provenance go.")
+    ],
     *,
     cache: Cache = Path("lab-cache"),
-    regime: Annotated[str, typer.Option("--regime", help="natural, bf16 or geometry.")] = "geometry",
+    regime: Annotated[
+        str, typer.Option("--regime", help="natural, bf16 or geometry.")
+    ] = "geometry",
 ) -> None:
     """Package the first base and its first three agents, in BF16, with where they come from.
 
@@ -74,7 +91,9 @@ def export_demo(
 
 def _require_torch() -> None:
     if find_spec("torch") is None:
-        raise ConfigError("the lab needs torch, which is not installed", hint="pip install 'ramerge[lab]'")
+        raise ConfigError(
+            "the lab needs torch, which is not installed", hint="pip install 'ramerge[lab]'"
+        )
 
 
 def _log(line: str) -> None:

@@ -18,8 +18,10 @@ from ramerge.lab.vocabulary import PAD
 SAMPLES = 64
 
 
-def information(weights: Mapping[str, Tensor], shape: Shape, environment: Environment, seed: int) -> Weights:
-    """Mean over the agent's own answers to training problems of the squared gradient of their log-probability."""
+def information(
+    weights: Mapping[str, Tensor], shape: Shape, environment: Environment, seed: int
+) -> Weights:
+    """Mean squared gradient of the log-probability of the agent's own answers."""
     drawn = problems(environment, "train", SAMPLES, seed)
     turns, _ = play(weights, shape, environment, drawn, torch.Generator().manual_seed(seed))
     live = {n: w.clone().requires_grad_() for n, w in weights.items()}
@@ -30,7 +32,9 @@ def information(weights: Mapping[str, Tensor], shape: Shape, environment: Enviro
         for turn in turns:
             spoken = turn.answers[only] != PAD
             logprob = logprob + (answer_logprobs(live, shape, turn, only) * spoken).sum()
-        for name, gradient in zip(live, torch.autograd.grad(logprob, list(live.values())), strict=True):
+        for name, gradient in zip(
+            live, torch.autograd.grad(logprob, list(live.values())), strict=True
+        ):
             total[name] += gradient.square() / SAMPLES
     return total
 

@@ -13,7 +13,7 @@ from ramerge.lab.model import Weights
 
 
 def measure(base: Weights, agents: Mapping[str, Weights]) -> dict[str, dict[str, Any]]:
-    """Density, unique share, ρ, norm and cosines of every agent, with the mask of the paper (epsilon 1e-5)."""
+    """Density, unique share, ρ, norm and cosines of every agent, by the paper's mask."""
     taus = vectors(base, agents)
     changed = taus != 0
     contributors = changed.sum(0)
@@ -29,6 +29,8 @@ def measure(base: Weights, agents: Mapping[str, Weights]) -> dict[str, dict[str,
             "unique": unique / max(mine, 1),
             "rho": (mine - unique) / unique if unique else None,
             "norm": float(lengths[at]),
-            "cosine_to": {other: float(cosines[at, to]) for to, other in enumerate(agents) if to != at},
+            "cosine_to": {
+                other: float(cosines[at, to]) for to, other in enumerate(agents) if to != at
+            },
         }
     return found

@@ -1,4 +1,4 @@
-"""The one door from the study to the merging engine, and the small algebra of task vectors around it."""
+"""The one door from the study to the merging engine, and a little algebra of task vectors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def merge(base: Weights, agents: Mapping[str, Weights], method: str, **parameter
     return ramerge.merge_state_dicts(base, agents, method=method, parameters=parameters, threads=1)
 
 
-def merge_files(base: Weights, agents: Mapping[str, Weights], method: str, **parameters: Any) -> Weights:
+def merge_files(
+    base: Weights, agents: Mapping[str, Weights], method: str, **parameters: Any
+) -> Weights:
     """`merge` by way of files, for methods that read files of their own.
 
     Raises:
@@ -35,7 +37,12 @@ def merge_files(base: Weights, agents: Mapping[str, Weights], method: str, **par
             save(weights, shape, place / model, torch.float32)
         sources = {agent: place / agent for agent in agents}
         ramerge.merge(
-            base=place / "base", agents=sources, method=method, parameters=parameters, out=place / "out", threads=1
+            base=place / "base",
+            agents=sources,
+            method=method,
+            parameters=parameters,
+            out=place / "out",
+            threads=1,
         )
         return load(place / "out")
 

@@ -1,4 +1,4 @@
-"""The study's report, as Markdown and as one HTML file, from the results alone; generated, never edited."""
+"""The study's report, as Markdown and as one HTML file; generated, never edited."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from ramerge.lab import sections
 from ramerge.lab.analysis import gather
 from ramerge.lab.sections import Figure, Part, Table
 
-_STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:1000px;margin:2em auto;padding:0 1em;color:#222}
-table{border-collapse:collapse;margin:1em 0;font-size:13px}td,th{border-bottom:1px solid #ddd;padding:3px 9px;
-text-align:right;white-space:nowrap}td:first-child,th:first-child{text-align:left}caption{text-align:left;color:#555}
+_STYLE = """
+body{font:15px/1.5 system-ui,sans-serif;max-width:1000px;margin:2em auto;padding:0 1em;color:#222}
+table{border-collapse:collapse;margin:1em 0;font-size:13px}
+td,th{border-bottom:1px solid #ddd;padding:3px 9px;text-align:right;white-space:nowrap}
+td:first-child,th:first-child{text-align:left}caption{text-align:left;color:#555}
 svg{max-width:100%;height:auto}"""
-_TEMPLATE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{{ title }}</title><style>{{ style }}</style>
+_TEMPLATE = """<!doctype html><html lang="en"><meta charset="utf-8">
+<title>{{ title }}</title><style>{{ style }}</style>
 <h1>{{ title }}</h1>
 {% for part in parts %}<h{{ part.level }}>{{ part.title }}</h{{ part.level }}>
 {% for text in part.text %}<p>{{ text }}</p>
@@ -41,12 +44,19 @@ def write(found: Sequence[Json], costs: Sequence[Mapping[str, Any]], out: Path) 
     Returns:
         the files.
     """
-    regimes = {cell["regime"]: [c for c in found if c["regime"] == cell["regime"]] for cell in found}
+    regimes = {
+        cell["regime"]: [c for c in found if c["regime"] == cell["regime"]] for cell in found
+    }
     results = {regime: gather(cells) for regime, cells in regimes.items()}
     parts = sections.all_parts(results, costs)
     out.mkdir(parents=True, exist_ok=True)
     files = {"REPORT.md": _markdown(parts), "report.html": _html(parts)}
-    files |= {f"figures/{item.name}.svg": item.svg + "\n" for p in parts for item in p.items if isinstance(item, Figure)}
+    files |= {
+        f"figures/{item.name}.svg": item.svg + "\n"
+        for p in parts
+        for item in p.items
+        if isinstance(item, Figure)
+    }
     files["numbers.json"] = json.dumps(sections.numbers(results), indent=1) + "\n"
     written = []
     for name, text in files.items():
@@ -74,7 +84,9 @@ def _item(item: Table | Figure) -> list[str]:
     head = [f"*{item.caption}*", ""] if item.caption else []
     align = ["---", *["---:"] * (len(item.header) - 1)]
     rows = [list(item.header), align, *[list(r) for r in item.rows]]
-    return head + ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return head + [
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows
+    ]
 
 
 def _html(parts: Sequence[Part]) -> str:

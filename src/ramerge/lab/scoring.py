@@ -31,7 +31,7 @@ class Score:
         arm: its name.
         variant: see `arms`.
         setting: what tuning chose, in words; empty for the published variant.
-        validation: mean accuracy over all tasks on the validation problems; NaN where nobody looked.
+        validation: mean accuracy over all tasks on validation; NaN where nobody looked.
         length: norm of the merged task vector, as a share of `arms.total_norm`.
         seconds: of making the model (not part of any comparison of numbers between runs).
         right: test problems answered rightly ``[K, P]``.
@@ -97,11 +97,15 @@ def _stretched(merged: Weights, share: float) -> Make:
     return lambda case: resized(case.base, merged, share * total_norm(case))
 
 
-def _best(arm: Arm, variant: Variant, grid: Sequence[tuple[str, Make]], case: Case, bench: Bench) -> Score:
+def _best(
+    arm: Arm, variant: Variant, grid: Sequence[tuple[str, Make]], case: Case, bench: Bench
+) -> Score:
     """The variant with the best validation score (the first of equals), on the test problems."""
     tried = [(label, make(case)) for label, make in grid]
     looks = [bench.validate(weights) for _, weights in tried]
     best = int(np.argmax(looks))
     label, weights = tried[best]
     length = norm(task_vector(case.base, weights)) / total_norm(case)
-    return Score(arm.name, variant, label, looks[best], length, float("nan"), bench.examine(weights))
+    return Score(
+        arm.name, variant, label, looks[best], length, float("nan"), bench.examine(weights)
+    )

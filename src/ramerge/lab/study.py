@@ -1,7 +1,7 @@
-"""The study: train or load the agents of every cell, merge them in every way, score, keep the right answers.
+"""The study: train or load the agents of every cell, merge them in every way, score.
 
-A cell is one base and one triple of agents in one regime. Its results go to one file in the cache, so that an
-interrupted study goes on where it stopped; the report is made from these files alone.
+A cell is one base and one triple of agents in one regime. Its results go to one file in the cache,
+so that an interrupted study goes on where it stopped; the report is made from these files alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ import numpy as np
 
 from ramerge._errors import ConfigError, nearest
 from ramerge.lab import fisher
-from ramerge.lab.agents import VERSION, Cell, Log, base_directory, deterministic, get_agents, get_base
+from ramerge.lab.agents import (
+    VERSION,
+    Cell,
+    Log,
+    base_directory,
+    deterministic,
+    get_agents,
+    get_base,
+)
 from ramerge.lab.arms import NORMS, Arm, Case, arms, leads, methods
 from ramerge.lab.environments import AGENTS, TASKS, environments
 from ramerge.lab.geometry import measure
@@ -28,10 +36,10 @@ from ramerge.lab.scoring import Bench, Score, score_arm
 
 RESULTS = 1  # raised when results of older code must not be mixed with new ones
 CROWD = 3  # seeds whose agents are merged together
-FEW = (
-    "ta_mean", "ta_sum", "ties", "dare_ties", "norm_matched", "ram", "ram_plus", "tsv_m", "gram", "ta_unit",
-    "gram_unit", "tsv_unit",
-)  # fmt: skip
+FEW = frozenset(
+    ("ta_mean", "ta_sum", "ties", "dare_ties", "norm_matched", "ram", "ram_plus", "tsv_m", "gram")
+    + ("ta_unit", "gram_unit", "tsv_unit")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +50,7 @@ class Plan:
         regimes: how agents are trained.
         bases: base seeds.
         seeds: agent seeds of every base.
-        level: ``fast``: methods and controls of three agents; ``full``: pairs, crowds and ablations, too.
+        level: ``fast``: methods and controls; ``full``: pairs, crowds and ablations, too.
     """
 
     regimes: tuple[Regime, ...]
@@ -52,7 +60,12 @@ class Plan:
 
     def cells(self) -> list[Cell]:
         """All cells; regimes vary fastest, so that an interrupted study has something of each."""
-        return [Cell(r, b, s) for s in range(self.seeds) for b in range(self.bases) for r in self.regimes]
+        return [
+            Cell(r, b, s)
+            for s in range(self.seeds)
+            for b in range(self.bases)
+            for r in self.regimes
+        ]
 
 
 FAST = Plan(("geometry",), bases=1, seeds=3, level="fast")
@@ -94,7 +107,9 @@ def regime_named(name: str) -> Regime:
     raise ConfigError(f"there is no regime `{name}`", hint=hint)
 
 
-def run(plan: Plan, cache: Path, *, jobs: int = 2, log: Log = lambda _: None) -> list[dict[str, Any]]:
+def run(
+    plan: Plan, cache: Path, *, jobs: int = 2, log: Log = lambda _: None
+) -> list[dict[str, Any]]:
     """Run what is missing and return the results of all cells, in order.
 
     Args:
@@ -106,14 +121,18 @@ def run(plan: Plan, cache: Path, *, jobs: int = 2, log: Log = lambda _: None) ->
     for seed in range(plan.bases):
         deterministic()
         get_base(cache, seed, log=log)
-    if plan.level == "full":  # crowds take agents of other seeds: train all before any cell is scored
+    if (
+        plan.level == "full"
+    ):  # crowds take agents of other seeds: train all before any cell is scored
         _spread(_train, [(cache, c) for c in plan.cells()], jobs, log)
     missing = [(cache, c, plan.level) for c in plan.cells() if _read(cache, c, plan.level) is None]
     _spread(_score, missing, jobs, log)
     return [f for c in plan.cells() if (f := _read(cache, c, plan.level)) is not None]
 
 
-def _spread(work: Callable[..., str], items: Sequence[tuple[Any, ...]], jobs: int, log: Log) -> None:
+def _spread(
+    work: Callable[..., str], items: Sequence[tuple[Any, ...]], jobs: int, log: Log
+) -> None:
     """Call ``work`` with every item, in processes of their own."""
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from multiprocessing import get_context
@@ -186,8 +205,10 @@ def _more(cache: Path, cell: Cell, case: Case, bench: Bench) -> Iterator[tuple[s
         yield from _few(f"{count} agents", case, dict(list(everyone.items())[:count]), bench)
 
 
-def _few(setting: str, case: Case, agents: Mapping[str, Weights], bench: Bench) -> Iterator[tuple[str, Score]]:
-    """The main methods for other agents than the cell's three: as published, or with a scale that needs no tuning."""
+def _few(
+    setting: str, case: Case, agents: Mapping[str, Weights], bench: Bench
+) -> Iterator[tuple[str, Score]]:
+    """The main methods, untuned, for other agents than the cell's three."""
     other = Case(case.base, agents, {}, {}, case.seed)
     for arm in [*methods(len(agents)), *leads()]:
         if arm.name in FEW:
