@@ -36,10 +36,8 @@ from ramerge.lab.scoring import Bench, Score, score_arm
 
 RESULTS = 1  # raised when results of older code must not be mixed with new ones
 CROWD = 3  # seeds whose agents are merged together
-FEW = frozenset(
-    ("ta_mean", "ta_sum", "ties", "dare_ties", "norm_matched", "ram", "ram_plus", "tsv_m", "gram")
-    + ("ta_unit", "gram_unit", "tsv_unit")
-)
+_PUBLISHED = ("ta_mean", "ta_sum", "ties", "dare_ties", "norm_matched", "ram", "ram_plus", "tsv_m")
+FEW = frozenset({*_PUBLISHED, "gram", "ta_unit", "gram_unit", "tsv_unit"})  # pairs and crowds
 
 
 @dataclass(frozen=True, slots=True)
