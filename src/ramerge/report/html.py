@@ -29,7 +29,7 @@ def page(data: Json) -> str:
     from jinja2 import Environment
 
     style, script = _read("report.css"), _read("report.js")
-    environment = Environment(autoescape=True)  # noqa: S701 (autoescape is on)
+    environment = Environment(autoescape=True)
     from markupsafe import Markup
 
     from ramerge import __version__
