@@ -316,7 +316,7 @@ def doctor(
                     chunk=chunk_size(made, count, memory),
                     progress=progress,
                 )
-                findings += examine(made, list(records.values()))
+                findings += examine(made, records)
         except MergeError as error:
             findings += from_error(agent.name, error)
     return tuple(findings)

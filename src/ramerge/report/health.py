@@ -8,7 +8,7 @@ values are uncorrelated. Between the two lies a wide gap, in which `FAR` sits.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -56,15 +56,15 @@ def from_error(model: str, error: MergeError) -> list[Finding]:
     ]
 
 
-def examine(plan: Plan, records: Sequence[Measures]) -> list[Finding]:
+def examine(plan: Plan, records: Mapping[str, Measures]) -> list[Finding]:
     """What the numbers say about the only agent of a plan.
 
     Args:
         plan: base and one agent.
-        records: of all merged tensors.
+        records: of all merged tensors, by name.
     """
     agent = plan.agent_names[0]
-    whole = total(1, list(records))
+    whole = total(1, list(records.values()))
     found = [Finding("warning", agent, "note", text) for text in plan.warnings]
     found += [Finding("warning", agent, "note", text) for text in plan.decisions]
     elements = whole.overlap.elements
@@ -72,9 +72,12 @@ def examine(plan: Plan, records: Sequence[Measures]) -> list[Finding]:
         int(whole.masks[0, MASKS.index("exact")]),
         whole.overlap.changed(0) / max(elements, 1),
     )
-    base_norm, norm = math.sqrt(whole.gram[0, 0]), math.sqrt(whole.gram[1, 1])
+    # Norm weights are close to 1 in every model, so that only matrices tell where a model comes from.
+    matrices = [records[t.name] for t in plan.merged if len(t.output.shape) > 1]
+    origin = total(1, matrices) if matrices else whole
+    base_norm, norm = math.sqrt(origin.gram[0, 0]), math.sqrt(origin.gram[1, 1])
     relative = norm / base_norm if base_norm else 0.0
-    cosine = _cosine_of_values(whole)
+    cosine = _cosine_of_values(origin)
     if exact == 0:
         hint = (
             "was the training saved? an adapter that was never folded in is given as MODEL+ADAPTER"
