@@ -16,9 +16,11 @@ from ramerge import compat
 from ramerge._errors import ConfigError, IncompatibleError, MergeError, raise_problems
 from ramerge._types import DType, Json, TensorSpec
 from ramerge.checkpoint.base import Checkpoint, Layout, Notice
+from ramerge.checkpoint.configs import Findings, check_configs
 from ramerge.checkpoint.facts import block_of, is_buffer, module_of
-from ramerge.checkpoint.harmonise import Extra, Vocabulary, harmonise
+from ramerge.checkpoint.harmonise import Extra, Harmony, Vocabulary, harmonise
 from ramerge.checkpoint.layout import plan_layout
+from ramerge.checkpoint.tokens import check_tokens
 from ramerge.compat import TiedHead
 from ramerge.config import resolve
 from ramerge.config.inputs import Inputs
@@ -204,7 +206,8 @@ def plan(
     ]
     decisions += [notice.message for notice in _notices(inputs)]
     harmony = harmonise(base, {n: agents[n] for n in active}, extra=extra, vocabulary=vocabulary)
-    raise_problems(harmony.problems)
+    findings = _side_findings(job, harmony)
+    raise_problems([*harmony.problems, *(p for f in findings for p in f.problems)])
     base, job_agents = harmony.base, harmony.agents
     pairing = compat.pair(base, job_agents)
     raise_problems(pairing.problems)
@@ -231,8 +234,23 @@ def plan(
         config_tied=harmony.tied,
         config_vocabulary=harmony.vocab_size,
         decisions=(*decisions, *harmony.decisions, *pairing.decisions),
-        warnings=(*job.notes, *_unused(job, base), *compat.dtype_warnings(base, job_agents)),
+        warnings=(
+            *job.notes,
+            *_unused(job, base),
+            *(notice.message for f in findings for notice in f.notices),
+            *compat.dtype_warnings(base, job_agents),
+        ),
     )
+
+
+def _side_findings(job: Job, harmony: Harmony) -> list[Findings]:
+    """What configs and tokenizers say against this merge.
+
+    A job with a tokenizer of its own, or with slices, has settled both: its views no longer are what their configs say.
+    """
+    if job.tokenizer is not None or job.slices:
+        return []
+    return [check(harmony.base, harmony.agents) for check in (check_configs, check_tokens)]
 
 
 def _notices(inputs: Inputs) -> list[Notice]:
