@@ -17,6 +17,7 @@ from ramerge._errors import ConfigError, MergeError, ProblemsError, raise_proble
 from ramerge.checkpoint.base import Checkpoint
 from ramerge.checkpoint.card import model_card
 from ramerge.checkpoint.files import redacted
+from ramerge.checkpoint.harmonise import Extra, Vocabulary
 from ramerge.checkpoint.hashing import InputHashes
 from ramerge.checkpoint.manifest import manifest_bytes
 from ramerge.checkpoint.memory import MemoryCheckpoint, MemorySink
@@ -68,7 +69,8 @@ def merge(
     shard_size: str | int | None = None,
     nonfinite: str | None = None,
     exclude: Sequence[str] = (),
-    extra: str = "error",
+    extra: Extra = "error",
+    vocabulary: Vocabulary = "error",
     threads: int | None = None,
     memory: str | int | None = None,
     overwrite: bool = False,
@@ -91,7 +93,10 @@ def merge(
         shard_size: bytes per weights file, or a text like ``5GB``.
         nonfinite: ``error`` (default), ``keep_base`` or ``propagate``.
         exclude: parts of names, or globs, of tensors to copy from the base.
-        extra: ``error`` or ``drop``: what becomes of an agent's tensors that the base lacks.
+        extra: what becomes of tensors that not all models have: ``error``; ``drop`` leaves out what only agents
+            have; ``base`` also takes the base's where an agent lacks one; ``keep`` adds what only agents have.
+        vocabulary: what becomes of embeddings of unequal length: ``error``, ``base`` (the base's rows), ``min`` (rows
+            that all have) or ``union`` (all rows).
         threads: default: the cores this process may use, at most 8.
         memory: limit of the chunk buffers together; default 1 GB, of which little is used.
         overwrite: replace ``out`` as a whole, once the new model is complete.
@@ -109,11 +114,11 @@ def merge(
         out_dtype=out_dtype, shard_size=shard_size, nonfinite=nonfinite, exclude=exclude,
     )  # fmt: skip
     count = threads or default_threads()
-    with _planned(job, extra=extra, allow_pickle=allow_pickle) as made:
+    with _planned(job, extra=extra, vocabulary=vocabulary, allow_pickle=allow_pickle) as made:
         plan, ready, inputs = made
         chunk = chunk_size(plan, count, memory)
         target = Path(out)
-        files = _side_content(job, ready, allow_remote_code=allow_remote_code)
+        files = _side_content(plan, ready, allow_remote_code=allow_remote_code)
         with Staging.open(
             target,
             plan.layout,
@@ -158,7 +163,8 @@ def plan(
     shard_size: str | int | None = None,
     nonfinite: str | None = None,
     exclude: Sequence[str] = (),
-    extra: str = "error",
+    extra: Extra = "error",
+    vocabulary: Vocabulary = "error",
     memory: str | int | None = None,
     allow_pickle: bool = False,
     overwrite: bool = False,
@@ -172,7 +178,11 @@ def plan(
         config, base=base, agents=agents, method=method, parameters=parameters, preset=preset,
         out_dtype=out_dtype, shard_size=shard_size, nonfinite=nonfinite, exclude=exclude,
     )  # fmt: skip
-    with _planned(job, extra=extra, allow_pickle=allow_pickle) as (made, _, inputs):
+    with _planned(job, extra=extra, vocabulary=vocabulary, allow_pickle=allow_pickle) as (
+        made,
+        _,
+        inputs,
+    ):
         chunk_size(made, default_threads(), memory)
         if out is not None:
             check_output(Path(out), inputs, overwrite=overwrite)
@@ -190,7 +200,8 @@ def probe(
     r: float = 0.1,
     alpha: float = 1.0,
     out_dtype: str | None = None,
-    extra: str = "error",
+    extra: Extra = "error",
+    vocabulary: Vocabulary = "error",
     threads: int | None = None,
     memory: str | int | None = None,
     allow_pickle: bool = False,
@@ -208,6 +219,7 @@ def probe(
         alpha: for the preview of λ.
         out_dtype: dtype that a merge would be stored in; default: the base's.
         extra: as in `merge`.
+        vocabulary: as in `merge`.
         threads: as in `merge`.
         memory: as in `merge`.
         allow_pickle: as in `merge`.
@@ -223,7 +235,11 @@ def probe(
         None, base=base, agents=agents, method="ram_plus", out_dtype=out_dtype,
         parameters={"mask": mask, "epsilon": epsilon, "r": r, "alpha": alpha},
     )  # fmt: skip
-    with _planned(job, extra=extra, allow_pickle=allow_pickle) as (made, _, _):
+    with _planned(job, extra=extra, vocabulary=vocabulary, allow_pickle=allow_pickle) as (
+        made,
+        _,
+        _,
+    ):
         count = threads or default_threads()
         records = engine.measure(
             made,
@@ -377,7 +393,7 @@ def _job(config: str | Path | Mapping[str, Any] | Job | None, **flags_given: Any
 
 @contextmanager
 def _planned(
-    job: Job, *, extra: str, allow_pickle: bool
+    job: Job, *, extra: Extra, vocabulary: Vocabulary, allow_pickle: bool
 ) -> Iterator[tuple[Plan, Inputs, list[Path]]]:
     """Open all inputs and plan; yields the plan and the input directories. All problems are raised together."""
     method, _ = find(job.method)
@@ -400,7 +416,13 @@ def _planned(
         agents = {a.name: opened(a.source, base) for a in job.agents}
         raise_problems(problems)
         ready = prepare(job, base, {name: c for name, c in agents.items() if c is not None})
-        made = lay_out(ready, method, _auxiliary(method.auxiliary, job, opened), extra=extra)
+        made = lay_out(
+            ready,
+            method,
+            _auxiliary(method.auxiliary, job, opened),
+            extra=extra,
+            vocabulary=vocabulary,
+        )
         made = _without_paths(made, job)
         models = [c for c in (base, *agents.values()) if c is not None]
         inputs = [f.path.parent for c in models for f in c.files()] + [
@@ -447,7 +469,9 @@ def _input_hashes(plan: Plan, finished: Mapping[str, Any]) -> InputHashes:
     return InputHashes(streams, visited)
 
 
-def _side_content(job: Job, inputs: Inputs, *, allow_remote_code: bool) -> dict[str, bytes | Path]:
+def _side_content(
+    plan: Plan, inputs: Inputs, *, allow_remote_code: bool
+) -> dict[str, bytes | Path]:
     """Side files by name: the base's, what the configuration replaces, config.json as the tensors are."""
     sides = side_files(inputs.base.directory, allow_remote_code=allow_remote_code)
     files: dict[str, bytes | Path] = {f.name: f.path for f in sides.files} | dict(sides.rewritten)
@@ -455,8 +479,11 @@ def _side_content(job: Job, inputs: Inputs, *, allow_remote_code: bool) -> dict[
     if "config.json" in files:
         content = files["config.json"]
         data = content if isinstance(content, bytes) else content.read_bytes()
-        data = config_with(data, inputs.config) if inputs.config else data
-        files["config.json"] = config_for_output(data, job.out_dtype)
+        changes = dict(inputs.config)
+        if plan.config_vocabulary is not None:
+            changes["vocab_size"] = plan.config_vocabulary
+        data = config_with(data, changes) if changes else data
+        files["config.json"] = config_for_output(data, plan.job.out_dtype, tied=plan.config_tied)
     return files
 
 

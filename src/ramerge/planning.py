@@ -16,8 +16,11 @@ from ramerge import compat
 from ramerge._errors import ConfigError, IncompatibleError, MergeError, raise_problems
 from ramerge._types import DType, Json, TensorSpec
 from ramerge.checkpoint.base import Checkpoint, Layout, Notice
+from ramerge.checkpoint.configs import Findings, check_configs
 from ramerge.checkpoint.facts import block_of, is_buffer, module_of
+from ramerge.checkpoint.harmonise import Extra, Harmony, Vocabulary, harmonise
 from ramerge.checkpoint.layout import plan_layout
+from ramerge.checkpoint.tokens import check_tokens
 from ramerge.compat import TiedHead
 from ramerge.config import resolve
 from ramerge.config.inputs import Inputs
@@ -85,6 +88,8 @@ class Plan:
     sources: Mapping[str, str]  # where each agent comes from, as the user named it
     auxiliary: tuple[Checkpoint, ...] = ()
     tied: tuple[TiedHead, ...] = ()
+    config_tied: bool | None = None  # what config.json must say of the output head; None leaves it
+    config_vocabulary: int | None = None  # the vocabulary size that it must give; None leaves it
     decisions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -161,7 +166,8 @@ def build(
     agents: Mapping[str, Checkpoint],
     auxiliary: Mapping[str, Checkpoint] | None = None,
     *,
-    extra: str = "error",
+    extra: Extra = "error",
+    vocabulary: Vocabulary = "error",
 ) -> Plan:
     """`plan` for models that need no preparation.
 
@@ -171,17 +177,23 @@ def build(
         base: the opened base (the first agent, for methods that need none).
         agents: opened agents by name, in config order.
         auxiliary: opened extra weights by agent (Fisher).
-        extra: what becomes of an agent's tensors that the base lacks.
+        extra: what becomes of tensors that not all models have (`checkpoint.harmonise`).
+        vocabulary: what becomes of embeddings of unequal length.
 
     Raises:
         MergeError: one problem, or a ProblemsError with all of them.
     """
     inputs = Inputs(job, base, agents, resolve.depths(base.names()))
-    return plan(inputs, method, auxiliary or {}, extra=extra)
+    return plan(inputs, method, auxiliary or {}, extra=extra, vocabulary=vocabulary)
 
 
 def plan(
-    inputs: Inputs, method: Method, auxiliary: Mapping[str, Checkpoint], *, extra: str = "error"
+    inputs: Inputs,
+    method: Method,
+    auxiliary: Mapping[str, Checkpoint],
+    *,
+    extra: Extra = "error",
+    vocabulary: Vocabulary = "error",
 ) -> Plan:
     """Check everything that headers can tell, and lay out the merge; arguments and errors as for `build`."""
     job, base, agents = inputs.job, inputs.base, inputs.agents
@@ -193,8 +205,11 @@ def plan(
         if name not in active
     ]
     decisions += [notice.message for notice in _notices(inputs)]
-    job_agents = {n: agents[n] for n in active}
-    pairing = compat.pair(base, job_agents, extra)
+    harmony = harmonise(base, {n: agents[n] for n in active}, extra=extra, vocabulary=vocabulary)
+    findings = _side_findings(job, harmony)
+    raise_problems([*harmony.problems, *(p for f in findings for p in f.problems)])
+    base, job_agents = harmony.base, harmony.agents
+    pairing = compat.pair(base, job_agents)
     raise_problems(pairing.problems)
     extras = {n: c for n, c in auxiliary.items() if n in active}
     tensors = tuple(
@@ -213,10 +228,29 @@ def plan(
         layout=plan_layout([t.output for t in tensors], job.shard_size),
         values=_values(inputs, method, "", 0.0, None, active),
         auxiliary=tuple(extras.values()),
-        tied=tuple(pairing.tied),
-        decisions=(*decisions, *pairing.decisions),
-        warnings=(*job.notes, *_unused(job, base), *compat.dtype_warnings(base, job_agents)),
+        tied=tuple(
+            TiedHead(active.index(agent), head, embed) for agent, head, embed in harmony.equal
+        ),
+        config_tied=harmony.tied,
+        config_vocabulary=harmony.vocab_size,
+        decisions=(*decisions, *harmony.decisions, *pairing.decisions),
+        warnings=(
+            *job.notes,
+            *_unused(job, base),
+            *(notice.message for f in findings for notice in f.notices),
+            *compat.dtype_warnings(base, job_agents),
+        ),
     )
+
+
+def _side_findings(job: Job, harmony: Harmony) -> list[Findings]:
+    """What configs and tokenizers say against this merge.
+
+    A job with a tokenizer of its own, or with slices, has settled both: its views no longer are what their configs say.
+    """
+    if job.tokenizer is not None or job.slices:
+        return []
+    return [check(harmony.base, harmony.agents) for check in (check_configs, check_tokens)]
 
 
 def _notices(inputs: Inputs) -> list[Notice]:
@@ -292,7 +326,9 @@ def _tensor(
     copied = is_buffer(spec) or not spec.dtype.is_float
     kept = not copied and resolve.excluded(job.exclude, name)
     output = spec if copied or job.out_dtype is None else replace(spec, dtype=job.out_dtype)
-    values = _values(inputs, method, name, inputs.depths[name], inputs.pieces.get(name), active)
+    values = _values(
+        inputs, method, name, inputs.depths.get(name, 0.0), inputs.pieces.get(name), active
+    )
     weights = values.get("weight")
     if (
         weights is not None and method.masked

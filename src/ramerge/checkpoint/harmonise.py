@@ -27,6 +27,7 @@ _BASE = "the base"
 _SHOWN = 5
 _SAMPLES = 64  # places at which a head is compared with its embedding
 _SAMPLE = 1024  # elements at each
+_PIECE = 1 << 20  # elements compared at a time, where all are
 
 
 @dataclass(slots=True)
@@ -40,9 +41,8 @@ class Harmony:
         problems: what the options do not allow.
         tied: what config.json must say of the output head; None leaves it.
         vocab_size: what config.json must give; None leaves it.
-        equal: (agent or None for the base, head, embedding): taken for equal after a sample;
-        whoever
-            merges compares them in full.
+        equal: (agent, head, embedding): taken for equal after a sample; whoever merges compares
+            them in full.
     """
 
     base: Checkpoint
@@ -51,7 +51,7 @@ class Harmony:
     problems: list[MergeError] = field(default_factory=list)
     tied: bool | None = None
     vocab_size: int | None = None
-    equal: list[tuple[str | None, str, str]] = field(default_factory=list)
+    equal: list[tuple[str, str, str]] = field(default_factory=list)
 
     def models(self) -> Iterator[tuple[str | None, Checkpoint]]:
         """The base (None) and the agents by name."""
@@ -75,7 +75,7 @@ def harmonise(
     agents: Mapping[str, Checkpoint],
     *,
     extra: Extra = "error",
-    vocabulary: Vocabulary = "error",
+    vocabulary: Vocabulary | None = "error",
 ) -> Harmony:
     """Views of the models that hold the same tensors.
 
@@ -90,7 +90,8 @@ def harmonise(
         vocabulary: embeddings of unequal length. ``error``; ``base`` keeps the base's rows, and
         takes
             its values where an agent has none; ``min`` keeps the rows that all have; ``union``
-            keeps all, with the first agent's values where the base has none.
+            keeps all, with the first agent's values where the base has none; None leaves rows
+            alone.
 
     Returns:
         The views, and a list of problems (nothing is raised).
@@ -99,7 +100,8 @@ def harmonise(
     for agent in agents:
         _rename(harmony, agent)
     _head(harmony)
-    _rows(harmony, vocabulary)
+    if vocabulary is not None:
+        _rows(harmony, vocabulary)
     if extra == "keep":
         _keep_extras(harmony)
     for agent in agents:
@@ -156,7 +158,8 @@ def _head(harmony: Harmony) -> None:
         for model, state in states.items():
             if state == "equal":
                 harmony.patch(model, {}, frozenset({tie.head}))
-                harmony.equal.append((model, tie.head, tie.embed))
+                if model is not None:
+                    harmony.equal.append((model, tie.head, tie.embed))
                 harmony.decisions.append(
                     f"{shown(tie.head)} of {_called(model)} is {shown(tie.embed)}: left out, tied"
                 )
@@ -178,20 +181,20 @@ def _state(checkpoint: Checkpoint, head: str, embed: str, base: Checkpoint) -> s
     tied = is_tied(checkpoint.config if checkpoint.config is not None else base.config)
     if head not in names:
         return "tied" if tied and embed in names else "absent"
-    if tied and embed in names and looks_equal(checkpoint, head, embed):
+    if tied and embed in names and looks_equal(checkpoint, head, embed, full=checkpoint is base):
         return "equal"
     return "own"
 
 
-def looks_equal(checkpoint: Checkpoint, one: str, other: str) -> bool:
-    """Whether two tensors have the same bits, at evenly spaced places."""
+def looks_equal(checkpoint: Checkpoint, one: str, other: str, *, full: bool = False) -> bool:
+    """Whether two tensors have the same bits: all (``full``), or at evenly spaced places."""
     specs = checkpoint.spec(one), checkpoint.spec(other)
     if (specs[0].dtype, specs[0].shape) != (specs[1].dtype, specs[1].shape):
         return False
     n = specs[0].elements
-    step = max(n // _SAMPLES, _SAMPLE)
-    for start in range(0, n, step):
-        stop = min(start + _SAMPLE, n)
+    size = _PIECE if full else _SAMPLE
+    for start in range(0, n, size if full else max(n // _SAMPLES, size)):
+        stop = min(start + size, n)
         bits = []
         for name in (one, other):
             out = np.empty((stop - start) * specs[0].dtype.itemsize, np.uint8)

@@ -54,8 +54,8 @@ def alias(name: str, checkpoint: Checkpoint, source: str) -> Patch:
 class PatchedCheckpoint:
     """Another checkpoint, with tensors replaced, added or hidden; satisfies `Checkpoint`.
 
-    Closing it closes the other checkpoint; those that segments come from are closed by their
-    owners.
+    Hidden tensors are not among the names, but whoever knows them can still read them. Closing it
+    closes the other checkpoint; those that segments come from are closed by their owners.
     """
 
     __slots__ = ("_hidden", "_inner", "_patches", "config", "directory", "notices", "revision",
@@ -78,9 +78,7 @@ class PatchedCheckpoint:
         return tuple(sorted({*self._inner.names(), *self._patches} - self._hidden))
 
     def spec(self, name: str) -> TensorSpec:
-        """Dtype and shape of a tensor. Raises KeyError for an unknown or hidden name."""
-        if name in self._hidden:
-            raise KeyError(name)
+        """Dtype and shape of a tensor. Raises KeyError for an unknown name."""
         found = self._patches.get(name)
         return self._inner.spec(name) if found is None else found.spec
 

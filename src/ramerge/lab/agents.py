@@ -4,7 +4,8 @@
     CACHE/base-0/natural/seed-3/coder.bf16/   coder.fp32/   ...
     CACHE/base-0/natural/seed-3/provenance.json
 
-``provenance.json`` holds the settings and the curves; a directory whose settings differ is trained again.
+``provenance.json`` holds the settings and the curves; a directory whose settings differ is trained
+again.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def get_base(
 def get_agents(
     cache: Path, cell: Cell, base: Weights, stored: Stored = "bf16", log: Log = lambda _: None
 ) -> dict[str, Weights]:
-    """The cell's three agents by name, trained if they are not there, as read from their BF16 or fp32 files."""
+    """The cell's three agents by name, read from their BF16 or fp32 files; trained if not there."""
     directory = base_directory(cache, cell.base_seed) / cell.regime / f"seed-{cell.agent_seed}"
     wanted = {"version": VERSION, **asdict(cell), "schedules": _schedules(cell.regime)}
     if not _matches(directory, wanted):

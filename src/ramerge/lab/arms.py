@@ -1,8 +1,9 @@
 """The arms of the study: every model that is scored, and how it is made.
 
-A method is scored up to three times: *published* (its paper's parameters), *tuned* (its own parameter, the best of
-eight values) and *scaled* (its published merge, with the total step set to the best of eight norms, the same eight for
-every method). Tuning sees the validation problems only, and every method has the same number of looks at them.
+A method is scored up to three times: *published* (its paper's parameters), *tuned* (its own
+parameter, the best of eight values) and *scaled* (its published merge, with the total step set to
+the best of eight norms, the same eight for every method). Tuning sees the validation problems only,
+and every method has the same number of looks at them.
 """
 
 from __future__ import annotations
@@ -111,34 +112,48 @@ def methods(count: int) -> list[Arm]:
     kept = (0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 0.9)
     scales = (0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0, 1.2)
     bonus = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
-    table: list[tuple[str, str, Kind, Make, Sequence[tuple[str, Make]], bool]] = [
-        ("average", "weight average", "baseline", engine("linear"), (), False),
-        ("ta_mean", "task arithmetic, λ = 1/N", "baseline", engine("task_arithmetic", **{"lambda": share}),
-         _grid("task_arithmetic", "lambda", scales), False),
-        ("ta_sum", "task arithmetic, λ = 1", "baseline", engine("task_arithmetic"), (), True),
-        ("fisher", "Fisher", "baseline", _fisher, (), True),
-        ("ties", "TIES, keep 20 %", "baseline", engine("ties"), _grid("ties", "density", densities), True),
-        ("dare_ta", "DARE + task arithmetic, λ = 1/N", "baseline", engine("dare_linear", **{"lambda": share}),
-         _grid("dare_linear", "density", kept, **{"lambda": share}), True),
-        ("dare_ties", "DARE + TIES", "baseline", engine("dare_ties"), _grid("dare_ties", "density", kept), True),
-        ("localize_stitch", "Localize-and-Stitch, top 5 %", "baseline", engine("localize_stitch"),
-         _grid("localize_stitch", "density", densities), True),
-        ("consensus", "Consensus (drops unique)", "baseline", engine("consensus"),
-         _grid("consensus", "lambda", scales), True),
-        ("iso_c", "Iso-C", "baseline", engine("iso_c"), (), True),
-        ("tsv_m", "TSV-M", "baseline", engine("tsv_m"), (), True),
-        ("res_merge", "ResMerge", "baseline", engine("res_merge"), (), True),
-        ("norm_matched", "norm-matched task arithmetic", "baseline", norm_matched, (), False),
-        ("ram", "RAM", "ram", engine("ram"), _grid("ram", "epsilon", (0, 1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)),
-         True),
-        ("ram_plus", "RAM+, r = 0.1", "ram", engine("ram_plus"), _grid("ram_plus", "r", bonus), True),
-        ("ram_soft", "RAM-soft, r = 0.1", "ram", engine("ram_soft"), _grid("ram_soft", "r", bonus), True),
-    ]  # fmt: skip
-    return [Arm(*row) for row in table if _known(row[0])]
+    ta_mean = engine("task_arithmetic", **{"lambda": share})
+    dare_ta = engine("dare_linear", **{"lambda": share})
+    grids = {
+        "ta_mean": _grid("task_arithmetic", "lambda", scales),
+        "ties": _grid("ties", "density", densities),
+        "dare_ta": _grid("dare_linear", "density", kept, **{"lambda": share}),
+        "dare_ties": _grid("dare_ties", "density", kept),
+        "localize_stitch": _grid("localize_stitch", "density", densities),
+        "consensus": _grid("consensus", "lambda", scales),
+        "ram": _grid("ram", "epsilon", (0, 1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)),
+        "ram_plus": _grid("ram_plus", "r", bonus),
+        "ram_soft": _grid("ram_soft", "r", bonus),
+    }
+    table: list[tuple[str, str, Kind, Make]] = [
+        ("average", "weight average", "baseline", engine("linear")),
+        ("ta_mean", "task arithmetic, λ = 1/N", "baseline", ta_mean),
+        ("ta_sum", "task arithmetic, λ = 1", "baseline", engine("task_arithmetic")),
+        ("fisher", "Fisher", "baseline", _fisher),
+        ("ties", "TIES, keep 20 %", "baseline", engine("ties")),
+        ("dare_ta", "DARE + task arithmetic, λ = 1/N", "baseline", dare_ta),
+        ("dare_ties", "DARE + TIES", "baseline", engine("dare_ties")),
+        ("localize_stitch", "Localize-and-Stitch, top 5 %", "baseline", engine("localize_stitch")),
+        ("consensus", "Consensus (drops unique)", "baseline", engine("consensus")),
+        ("iso_c", "Iso-C", "baseline", engine("iso_c")),
+        ("tsv_m", "TSV-M", "baseline", engine("tsv_m")),
+        ("res_merge", "ResMerge", "baseline", engine("res_merge")),
+        ("norm_matched", "norm-matched task arithmetic", "baseline", norm_matched),
+        ("ram", "RAM", "ram", engine("ram")),
+        ("ram_plus", "RAM+, r = 0.1", "ram", engine("ram_plus")),
+        ("ram_soft", "RAM-soft, r = 0.1", "ram", engine("ram_soft")),
+    ]
+    # These three point where `ta_sum` points: scaled, they would be the same models again.
+    same = {"average", "ta_mean", "norm_matched"}
+    return [
+        Arm(name, label, kind, make, grids.get(name, ()), name not in same)
+        for name, label, kind, make in table
+        if _known(name)
+    ]
 
 
 def leads() -> list[Arm]:
-    """The search for a better rule: direction-wise merging, with and without a scale that needs no tuning."""
+    """The search for a better rule: merging by directions; scales that need no tuning."""
     table: list[tuple[str, str, Make, bool]] = [
         ("ta_unit", "task arithmetic, unit norm", unit_norm(engine("task_arithmetic")), False),
         (
@@ -244,7 +259,7 @@ def unit_norm(make: Make) -> Make:
 
 
 def unit_effect(make: Make) -> Make:
-    """``make`` with the scale at which an agent finds, on average, all of its own change: no tuning."""
+    """``make`` at the scale where agents find, on average, all of their change: no tuning."""
 
     def scaled(case: Case) -> Weights:
         merged = make(case)
@@ -260,7 +275,7 @@ def total_norm(case: Case) -> float:
 
 
 def _known(name: str) -> bool:
-    """Whether the arm can be made: everything but the matrix methods needs nothing beyond the core engine."""
+    """Whether this engine can make the arm; all but the matrix methods it always can."""
     from ramerge.methods.registry import METHODS
 
     return name in METHODS or name not in {"iso_c", "tsv_m", "res_merge", "gram"}

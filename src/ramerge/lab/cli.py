@@ -14,7 +14,7 @@ from ramerge._errors import ConfigError
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Train miniature agents by reinforcement learning, merge them in every way, report with intervals.",
+    help="Train miniature agents by RL, merge them in every way, report with intervals.",
 )
 Cache = Annotated[
     Path,

@@ -1,8 +1,8 @@
-"""Experiments that could refute RAM: the same total step without its partition, or with another one.
+"""Experiments that could refute RAM: the same step without its partition, or with another.
 
-Each is a few lines of algebra on task vectors; none is offered as a merge method. A RAM-like merge is a factor for
-each element times the sum of the masked task vectors: 1 on unique elements, 1/c on shared ones. The controls change
-where the factors stand, or what they are, and nothing else.
+Each is a few lines of algebra on task vectors; none is offered as a merge method. A RAM-like merge
+is a factor for each element times the sum of the masked task vectors: 1 on unique elements, 1/c on
+shared ones. The controls change where the factors stand, or what they are, and nothing else.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def vectors(base: Weights, agents: Mapping[str, Weights]) -> Tensor:
 
 
 def random_partition(base: Weights, agents: Mapping[str, Weights], seed: int) -> Weights:
-    """RAM with its factors dealt out at random among the changed elements: as many "unique" ones, elsewhere."""
+    """RAM with its factors dealt out at random among the changed elements: as many of each."""
     taus = vectors(base, agents)
     contributors = (taus != 0).sum(0)
     changed = contributors > 0
@@ -53,7 +53,7 @@ def where_unique(
 
 
 def effective_scale(base: Weights, agents: Mapping[str, Weights], merged: Weights) -> float:
-    """Mean over agents of ⟨merged, τ⟩ / ⟨τ, τ⟩: how much of its own change an agent still finds in the merge."""
+    """Mean over agents of ⟨merged, τ⟩ / ⟨τ, τ⟩: how much of its change an agent finds again."""
     vector = flat(task_vector(base, merged))
     taus = [flat(task_vector(base, a)) for a in agents.values()]
     return float(sum((vector @ t) / (t @ t) for t in taus)) / len(taus)

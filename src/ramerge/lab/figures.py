@@ -23,23 +23,19 @@ def intervals(title: str, rows: Sequence[tuple[str, float, float, float]], *, ze
 
     parts = [_text(10, 18, title, bold=True)]
     if zero:
-        parts.append(
-            f'<line x1="{x(0):.1f}" x2="{x(0):.1f}" y1="{top - 8}" y2="{height - 24}" stroke="{GREY}"/>'
-        )
+        parts.append(_line(x(0), x(0), top - 8, height - 24, GREY))
     for index, (label, value, a, b) in enumerate(rows):
         y = top + step * index + 8
         parts.append(_text(10, y + 4, label))
-        parts.append(
-            f'<line x1="{x(a):.1f}" x2="{x(b):.1f}" y1="{y}" y2="{y}" stroke="{ACCENT}" stroke-width="2"/>'
-        )
+        parts.append(_line(x(a), x(b), y, y, ACCENT))
         parts.append(f'<circle cx="{x(value):.1f}" cy="{y}" r="4" fill="{ACCENT}"/>')
-    for value in (low, (low + high) / 2, high):
-        parts.append(_text(x(value), height - 8, f"{value:.1f}", anchor="middle"))
+    ticks = (low, (low + high) / 2, high)
+    parts += [_text(x(v), height - 8, f"{v:.1f}", anchor="middle") for v in ticks]
     return _svg(height, parts)
 
 
 def scatter(title: str, points: Sequence[tuple[str, float, float]], across: str, up: str) -> str:
-    """Labelled points on a logarithmic horizontal axis; the Pareto front (fast and good) is filled."""
+    """Labelled points on a logarithmic axis; the Pareto front (fast and good) is coloured."""
     height, left, bottom, top = 420, 60, 50, 40
     logs = [math.log10(p[1]) for p in points]
     ys = [p[2] for p in points]
@@ -69,9 +65,15 @@ def _text(x: float, y: float, text: str, *, bold: bool = False, anchor: str = "s
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{weight}>{escape(text)}</text>'
 
 
+def _line(x1: float, x2: float, y1: float, y2: float, colour: str) -> str:
+    ends = f'x1="{x1:.1f}" x2="{x2:.1f}" y1="{y1:.1f}" y2="{y2:.1f}"'
+    return f'<line {ends} stroke="{colour}" stroke-width="2"/>'
+
+
 def _svg(height: float, parts: Sequence[str]) -> str:
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" '
+        f'width="{WIDTH}" '
         f'font-family="sans-serif" font-size="12" fill="{INK}">'
     )
     return "\n".join(

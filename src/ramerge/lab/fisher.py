@@ -21,7 +21,7 @@ SAMPLES = 64
 def information(
     weights: Mapping[str, Tensor], shape: Shape, environment: Environment, seed: int
 ) -> Weights:
-    """Mean over the agent's own answers to training problems of the squared gradient of their log-probability."""
+    """Mean squared gradient of the log-probability of the agent's own answers."""
     drawn = problems(environment, "train", SAMPLES, seed)
     turns, _ = play(weights, shape, environment, drawn, torch.Generator().manual_seed(seed))
     live = {n: w.clone().requires_grad_() for n, w in weights.items()}

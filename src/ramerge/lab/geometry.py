@@ -13,7 +13,7 @@ from ramerge.lab.model import Weights
 
 
 def measure(base: Weights, agents: Mapping[str, Weights]) -> dict[str, dict[str, Any]]:
-    """Density, unique share, ρ, norm and cosines of every agent, with the mask of the paper (epsilon 1e-5)."""
+    """Density, unique share, ρ, norm and cosines of every agent, by the paper's mask."""
     taus = vectors(base, agents)
     changed = taus != 0
     contributors = changed.sum(0)

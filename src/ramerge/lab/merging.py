@@ -1,4 +1,4 @@
-"""The one door from the study to the merging engine, and the small algebra of task vectors around it."""
+"""The one door from the study to the merging engine, and a little algebra of task vectors."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The miniature language model: a Llama of 0.1 M parameters as pure functions over a dictionary of weights.
+"""The miniature language model: a Llama of 0.1 M parameters as pure functions of its weights.
 
-Names and arithmetic are those of transformers' ``LlamaForCausalLM`` (a test compares the logits), because the study
-evaluates thousands of merged state dictionaries: here a merged dictionary *is* a model, and a decoding step costs
-a third of a millisecond. Shapes: B sequences, T positions, H hidden units, V tokens.
+Names and arithmetic are those of transformers' ``LlamaForCausalLM`` (a test compares the logits),
+because the study evaluates thousands of merged state dictionaries: here a merged dictionary *is* a
+model, and a decoding step costs a third of a millisecond. Shapes: B sequences, T positions, H
+hidden units, V tokens.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class Cache:
 
 
 def initialise(shape: Shape, seed: int) -> Weights:
-    """Fresh weights: norms one, matrices normal with deviation 1/sqrt(fan-in), the embedding 0.05."""
+    """Fresh weights: norms one, matrices normal with 1/sqrt(fan-in), the embedding with 0.05."""
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for name, size in shape.tensors().items():
@@ -140,7 +141,9 @@ def logits(
             return weights[f"{prefix}{name}.weight"]
 
         h = _norm(x, weight("input_layernorm"), shape)
-        x = x + _attention(weight, shape, h, rotation, mask, cache, layer)
+        x = x + _attention(
+            weight, h, shape=shape, rotation=rotation, mask=mask, cache=cache, layer=layer
+        )
         h = _norm(x, weight("post_attention_layernorm"), shape)
         gated = F.silu(h @ weight("mlp.gate_proj").T) * (h @ weight("mlp.up_proj").T)
         x = x + gated @ weight("mlp.down_proj").T
@@ -152,8 +155,9 @@ def logits(
 
 def _attention(
     weight: Callable[[str], Tensor],
-    shape: Shape,
     x: Tensor,
+    *,
+    shape: Shape,
     rotation: tuple[Tensor, Tensor],
     mask: Tensor,
     cache: Cache | None,

@@ -1,4 +1,4 @@
-"""Package one cell of the study as the demo: a base and three agents in BF16, with where they come from."""
+"""Package one cell of the study as the demo: base and agents in BF16, with their origin."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEAST_GAIN = 0.20  # an agent that did not gain this much on its own task was no
 
 
 def package(cache: Path, cell: Cell, target: Path) -> dict[str, Any]:
-    """Copy the cell's base and agents to ``target/{base,coder,tools,memory}`` and write ``target/provenance.json``.
+    """Copy base and agents to ``target/{base,coder,tools,memory}``; write ``provenance.json``.
 
     Returns:
         the provenance: settings, test accuracies, SHA-256 of every file.

@@ -1,4 +1,4 @@
-"""The base: next-token training on demonstrations of a mediocre expert, and on the retention task."""
+"""The base: next-token training on a mediocre expert's demonstrations, and on retention."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pretrain(shape: Shape, seed: int, settings: Pretraining) -> tuple[Weights, l
     """Train a base from fresh weights.
 
     Returns:
-        weights, rounded to BF16 (so that base and agents lie on one grid) and held in fp32; loss a step.
+        weights, rounded to BF16 (base and agents lie on one grid) and held in fp32; loss a step.
     """
     rng = random.Random(f"pretrain/{seed}")  # noqa: S311
     tasks = list(environments().values())

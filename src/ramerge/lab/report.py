@@ -1,4 +1,4 @@
-"""The study's report, as Markdown and as one HTML file, from the results alone; generated, never edited."""
+"""The study's report, as Markdown and as one HTML file; generated, never edited."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from ramerge.lab import sections
 from ramerge.lab.analysis import gather
 from ramerge.lab.sections import Figure, Part, Table
 
-_STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:1000px;margin:2em auto;padding:0 1em;color:#222}
-table{border-collapse:collapse;margin:1em 0;font-size:13px}td,th{border-bottom:1px solid #ddd;padding:3px 9px;
-text-align:right;white-space:nowrap}td:first-child,th:first-child{text-align:left}caption{text-align:left;color:#555}
+_STYLE = """
+body{font:15px/1.5 system-ui,sans-serif;max-width:1000px;margin:2em auto;padding:0 1em;color:#222}
+table{border-collapse:collapse;margin:1em 0;font-size:13px}
+td,th{border-bottom:1px solid #ddd;padding:3px 9px;text-align:right;white-space:nowrap}
+td:first-child,th:first-child{text-align:left}caption{text-align:left;color:#555}
 svg{max-width:100%;height:auto}"""
-_TEMPLATE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{{ title }}</title><style>{{ style }}</style>
+_TEMPLATE = """<!doctype html><html lang="en"><meta charset="utf-8">
+<title>{{ title }}</title><style>{{ style }}</style>
 <h1>{{ title }}</h1>
 {% for part in parts %}<h{{ part.level }}>{{ part.title }}</h{{ part.level }}>
 {% for text in part.text %}<p>{{ text }}</p>

@@ -31,7 +31,7 @@ class Score:
         arm: its name.
         variant: see `arms`.
         setting: what tuning chose, in words; empty for the published variant.
-        validation: mean accuracy over all tasks on the validation problems; NaN where nobody looked.
+        validation: mean accuracy over all tasks on validation; NaN where nobody looked.
         length: norm of the merged task vector, as a share of `arms.total_norm`.
         seconds: of making the model (not part of any comparison of numbers between runs).
         right: test problems answered rightly ``[K, P]``.

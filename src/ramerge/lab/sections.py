@@ -1,4 +1,4 @@
-"""What the report says, part by part; numbers come from `analysis`, words are chosen by the numbers."""
+"""What the report says, part by part; numbers come from `analysis`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ramerge.lab import figures
+from ramerge.lab import figures, wording
 from ramerge.lab import statistics as st
 from ramerge.lab.analysis import BASELINES, Contrast, Key, Results, planned, searched
 from ramerge.lab.arms import NORMS, Arm, arms
@@ -74,35 +74,26 @@ def labels() -> dict[str, Arm]:
 def _what(results: Named) -> Part:
     cells = {regime: r.cells for regime, r in results.items()}
     bases = sorted({b for c in cells.values() for b, _ in c})
-    seeds = "; ".join(f"`{regime}`: {len(c)} cells" for regime, c in cells.items())
-    problems = next(iter(results.values())).draws.prompts.shape[2]
-    return Part(
-        "What was run",
-        [
-            f"{len(bases)} base(s), one triple of agents a cell ({seeds}). Every model is scored at temperature 1 on the "
-            f"same {problems} test problems a task, with the same sampling noise, so that differences are paired by agents, "
-            f"prompts and luck. Tuning sees {VALIDATION_PROBLEMS} other problems a task and maximises the mean over all four "
-            f"tasks; every tuned method has {len(NORMS)} looks.",
-            "Intervals are 95 % bootstrap intervals over agent seeds (within each base) and prompts. Variation between bases "
-            "is not in them; with so few bases it cannot be estimated. Scores are percentages, differences are points.",
-            "Models have 0.1 M parameters and toy tasks. The study can show that a claimed mechanism works or fails in this "
-            "setting; it says nothing about the size of an effect in a 7 B agent.",
-        ],
+    text = wording.paragraphs(
+        wording.WHAT,
+        bases=len(bases),
+        cells="; ".join(f"`{regime}`: {len(c)} cells" for regime, c in cells.items()),
+        problems=next(iter(results.values())).draws.prompts.shape[2],
+        validation=VALIDATION_PROBLEMS,
+        looks=len(NORMS),
     )
+    return Part("What was run", text)
 
 
 def _verdicts(results: Named) -> Part:
-    rows = []
-    for regime, found in results.items():
-        for c in planned(found):
-            rows.append([c.label, regime, _points(c.tasks), _p(c.p), c.verdict])
+    rows = [
+        [c.label, regime, _points(c.tasks), _p(c.p), c.verdict]
+        for regime, found in results.items()
+        for c in planned(found)
+    ]
     return Part(
         "The planned contrasts",
-        [
-            "Fixed before any result was seen; on the mean of the three agents' tasks, methods as published. p-values are "
-            "adjusted by Holm within a regime. *Reproduced* and *reversed*: the difference has, or has against it, the sign "
-            "that the paper's claim needs, at adjusted p < 0.05. A lost contrast is a result.",
-        ],
+        wording.paragraphs(wording.PLANNED),
         [Table(["contrast", "regime", "points", "p (Holm)", "verdict"], rows)],
     )
 
@@ -151,8 +142,7 @@ def _geometry(found: Results) -> Part:
                 f"{np.mean(cosine):.3f}",
             ]
         )
-    header = ["agent", "density, %", "unique, %", "ρ", "norm", "mean \\|cosine\\|"]
-    header[-1] = "mean cosine, absolute"
+    header = ["agent", "density, %", "unique, %", "ρ", "norm", "mean cosine, absolute"]
     return Part(
         "What training changed",
         [],
@@ -185,17 +175,12 @@ def _methods(regime: str, found: Results) -> Part:
                 points.append((label, 100 * e.value, 100 * e.low, 100 * e.high))
     points.sort(key=lambda p: -p[1])
     header = ["method", *metrics, "norm"]
-    note = (
-        "*tuned*: its own parameter, the best of eight on validation; *scaled*: the total step, likewise, on one common grid "
-        "of norms. composite: geometric mean of accuracies relative to the tasks' own agents; norm: of the merged task "
-        "vector, as a share of √Σ‖τ‖²."
-    )
     figure = Figure(
         f"methods-{regime}",
         f"All four tasks, {regime}",
         figures.intervals(f"Mean of all four tasks, %, regime {regime}", points, zero=False),
     )
-    return Part("Methods", [note], [Table(header, rows), figure], 3)
+    return Part("Methods", wording.paragraphs(wording.METHODS), [Table(header, rows), figure], 3)
 
 
 def _contrasts(regime: str, found: Results) -> Part:
@@ -242,11 +227,8 @@ def _controls(found: Results) -> Part:
         each = 100 * rewards.mean((0, 2))
         mean = st.estimate(rewards, found.draws, st.task_mean)
         rows.append([labels()[name].label, *(f"{v:.1f}" for v in each), _percent(mean)])
-    text = (
-        "If RAM's partition is what helps, a partition at random (as many unique elements, elsewhere) must lose to it, and "
-        "the bonus must help on unique elements and not on shared ones. *only what … alone changed*: the paper's figure 3."
-    )
-    return Part("Controls", [text], [Table(["arm", *TASKS, "agents' tasks"], rows)], 3)
+    text = wording.paragraphs(wording.CONTROLS)
+    return Part("Controls", text, [Table(["arm", *TASKS, "agents' tasks"], rows)], 3)
 
 
 def _ablations(found: Results) -> Part | None:
@@ -263,8 +245,8 @@ def _ablations(found: Results) -> Part | None:
             rows.append([arm.label, _points(apart), _points(four)])
     if not rows:
         return None
-    text = "Against RAM+ with r = 0.1, alpha = 1, epsilon = 1e-5, λ over the model; not adjusted for their number."
-    return Part("Ablations", [text], [Table(["setting", "tasks", "all four"], rows)], 3)
+    text = wording.paragraphs(wording.ABLATIONS)
+    return Part("Ablations", text, [Table(["setting", "tasks", "all four"], rows)], 3)
 
 
 def _others(found: Results) -> Part | None:
@@ -283,11 +265,8 @@ def _others(found: Results) -> Part | None:
                 else f"{100 * rewards[:, :-1].mean():.1f} / {100 * rewards.mean():.1f}"
             )
         rows.append([labels()[name].label, *cells])
-    text = (
-        "Mean of the agents' three tasks / of all four tasks; published scales, or a scale that needs no tuning. Crowds add "
-        "the agents of other seeds; a pair is scored on the third task, too."
-    )
-    return Part("Pairs and crowds", [text], [Table(["method", *settings], rows)], 3)
+    text = wording.paragraphs(wording.OTHERS)
+    return Part("Pairs and crowds", text, [Table(["method", *settings], rows)], 3)
 
 
 def _bases(found: Results) -> Part | None:
@@ -333,14 +312,11 @@ def _costs(results: Named, costs: Sequence[Mapping[str, Any]]) -> Part:
         points.append((arm.label, float(cost["seconds"]), value))
     title = f"Score (regime {regime}) against seconds"
     svg = figures.scatter(
-        title, points, "seconds for 3 × 4.2 M parameters, one thread", "mean of all four tasks, %"
+        title, points, "seconds for 3 × 1 M parameters, one thread", "mean of all four tasks, %"
     )
-    text = (
-        "Seconds and peak memory of the in-memory merge of three drawn agents of 4.2 M parameters, on one thread of the "
-        "machine that wrote this report; the only numbers here that change from run to run."
-    )
+    text = wording.paragraphs(wording.COSTS)
     header = ["method", "seconds", "memory, models", f"all four, %, {regime}"]
-    return Part("Cost", [text], [Table(header, rows), Figure("cost", title, svg)])
+    return Part("Cost", text, [Table(header, rows), Figure("cost", title, svg)])
 
 
 def numbers(results: Named) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Intervals and tests for scores that are paired by agents and by prompts.
 
-What varies is resampled at both levels: agent seeds (within each base, so that every replicate has all bases) and
-test prompts (the same draw for every model). With two bases, the variation *between* bases cannot be estimated; the
-report shows the bases side by side instead.
+What varies is resampled at both levels: agent seeds (within each base, so that every replicate has
+all bases) and test prompts (the same draw for every model). With two bases, the variation *between*
+bases cannot be estimated; the report shows the bases side by side instead.
 Shapes: C cells, K tasks, P prompts, B bootstrap replicates.
 """
 
@@ -125,7 +125,7 @@ def minimum(accuracy: F64) -> F64:
 
 
 def composite(experts: F64) -> Metric:
-    """Geometric mean over tasks of accuracy relative to the task's own agent, whose accuracies are ``[C, K - 1]``."""
+    """Geometric mean of accuracies over those of the tasks' own agents ``[C, K - 1]``."""
 
     def relative(accuracy: F64) -> F64:
         ratio = np.maximum(accuracy[..., :-1], 1e-3) / np.maximum(experts, 1e-3)

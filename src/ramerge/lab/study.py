@@ -1,7 +1,7 @@
-"""The study: train or load the agents of every cell, merge them in every way, score, keep the right answers.
+"""The study: train or load the agents of every cell, merge them in every way, score.
 
-A cell is one base and one triple of agents in one regime. Its results go to one file in the cache, so that an
-interrupted study goes on where it stopped; the report is made from these files alone.
+A cell is one base and one triple of agents in one regime. Its results go to one file in the cache,
+so that an interrupted study goes on where it stopped; the report is made from these files alone.
 """
 
 from __future__ import annotations
@@ -36,10 +36,8 @@ from ramerge.lab.scoring import Bench, Score, score_arm
 
 RESULTS = 1  # raised when results of older code must not be mixed with new ones
 CROWD = 3  # seeds whose agents are merged together
-FEW = (
-    "ta_mean", "ta_sum", "ties", "dare_ties", "norm_matched", "ram", "ram_plus", "tsv_m", "gram", "ta_unit",
-    "gram_unit", "tsv_unit",
-)  # fmt: skip
+_PUBLISHED = ("ta_mean", "ta_sum", "ties", "dare_ties", "norm_matched", "ram", "ram_plus", "tsv_m")
+FEW = frozenset({*_PUBLISHED, "gram", "ta_unit", "gram_unit", "tsv_unit"})  # pairs and crowds
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ class Plan:
         regimes: how agents are trained.
         bases: base seeds.
         seeds: agent seeds of every base.
-        level: ``fast``: methods and controls of three agents; ``full``: pairs, crowds and ablations, too.
+        level: ``fast``: methods and controls; ``full``: pairs, crowds and ablations, too.
     """
 
     regimes: tuple[Regime, ...]
@@ -208,7 +206,7 @@ def _more(cache: Path, cell: Cell, case: Case, bench: Bench) -> Iterator[tuple[s
 def _few(
     setting: str, case: Case, agents: Mapping[str, Weights], bench: Bench
 ) -> Iterator[tuple[str, Score]]:
-    """The main methods for other agents than the cell's three: as published, or with a scale that needs no tuning."""
+    """The main methods, untuned, for other agents than the cell's three."""
     other = Case(case.base, agents, {}, {}, case.seed)
     for arm in [*methods(len(agents)), *leads()]:
         if arm.name in FEW:

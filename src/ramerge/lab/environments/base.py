@@ -1,4 +1,4 @@
-"""What a task is: problems to draw, prompts to show, answers to check, weak demonstrations to pre-train on."""
+"""What a task is: problems, prompts, a check of answers, weak demonstrations to pre-train on."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def split_of(key: str) -> Split:
 
 
 def problems(environment: Environment, split: Split, count: int, seed: int) -> list[Problem]:
-    """``count`` problems of one split, the same for the same seed; no repetition outside training."""
+    """``count`` problems of one split, fixed by the seed; no repetition outside training."""
     rng = random.Random(f"{environment.name}/{split}/{seed}")  # noqa: S311
     seen: set[str] = set()
     found: list[Problem] = []

@@ -1,8 +1,8 @@
 """Tool use: turn a request into function calls; compared as syntax trees.
 
-``T|get a7 b2;put c5|`` asks for ``get(a=7,b=2);put(c=5)``. The order of calls and of arguments is free, as in the
-parallel categories of the Berkeley function-calling leaderboard. Mistakes in the demonstrations: positional
-arguments, and only the first of two parallel calls.
+``T|get a7 b2;put c5|`` asks for ``get(a=7,b=2);put(c=5)``. The order of calls and of arguments is
+free, as in the parallel categories of the Berkeley function-calling leaderboard. Mistakes in the
+demonstrations: positional arguments, and only the first of two parallel calls.
 """
 
 from __future__ import annotations
