@@ -6,14 +6,17 @@ import random
 import shutil
 import threading
 import time
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from helpers_writing import content, write_model
 from ramerge._errors import CorruptInputError
 from ramerge.checkpoint.base import Extent
-from ramerge.checkpoint.hashing import InputHashes, OrderedHasher, hash_file
+from ramerge.checkpoint.hashing import InputHashes, OrderedHasher, hash_file, longest_ascent
 from ramerge.checkpoint.safetensors import open_directory
 
 
@@ -43,6 +46,18 @@ def test_digests_are_those_of_the_files(tmp_path, shard_size, order):
             (f.name, *hash_file(f.path)) for f in model.files()
         ]
     model.close()
+
+
+@given(st.lists(st.integers(0, 30), max_size=12))
+def test_the_longest_ascent(values):
+    found = longest_ascent(values)
+    assert all(values[a] < values[b] and a < b for a, b in pairwise(found))
+    best = max(
+        (n for n in range(len(values) + 1)
+         for some in combinations(values, n) if all(a < b for a, b in pairwise(some))),
+        default=0,
+    )  # fmt: skip
+    assert len(found) == best
 
 
 def test_pieces_from_many_threads_are_put_in_order(tmp_path):

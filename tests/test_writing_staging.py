@@ -17,6 +17,7 @@ from ramerge._errors import (
     SecurityError,
     VerificationError,
 )
+from ramerge.checkpoint.header import read_header_of
 from ramerge.checkpoint.safetensors import open_directory
 from ramerge.checkpoint.staging import Staging
 from ramerge.checkpoint.verify import verify
@@ -55,6 +56,12 @@ def test_the_safetensors_library_reads_the_same(tmp_path):
         for name, data in plain.items():
             assert file.get_tensor(name).tobytes() == data.tobytes()
     assert safetensors
+
+
+def test_every_tensor_is_aligned_to_its_elements(tmp_path):
+    write_model(tmp_path / "out")
+    for placed in read_header_of(tmp_path / "out/model.safetensors").tensors.values():
+        assert placed.offset % placed.spec.dtype.itemsize == 0
 
 
 def test_equal_runs_give_equal_bytes_from_any_thread(tmp_path):
@@ -109,7 +116,7 @@ def test_bytes_that_never_came_are_noticed(tmp_path, gap):
 def test_commit_refuses_an_incomplete_model(tmp_path):
     with Staging.open(tmp_path / "out", layout(), "job") as staging:
         write_tensor(staging, "a.weight", content()["a.weight"])
-        with pytest.raises(VerificationError, match=r"`b\.bias` was not written"):
+        with pytest.raises(VerificationError, match=r"`g\.wide` was not written"):
             staging.commit({}, manifest)
     assert not (tmp_path / "out").exists()
 

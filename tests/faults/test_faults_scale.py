@@ -45,7 +45,8 @@ def shapes(layers: int):
 def sparse_model(directory: Path, layers: int, values: dict[str, np.ndarray]) -> int:
     """Shards of nothing but holes, and ``values`` at the start of some tensors; apparent bytes."""
     directory.mkdir(parents=True)
-    (directory / "config.json").write_text('{"model_type": "llama", "torch_dtype": "bfloat16"}')
+    config = {"model_type": "llama", "tie_word_embeddings": False, "torch_dtype": "bfloat16"}
+    (directory / "config.json").write_text(json.dumps(config))
     shards: list[list] = [[]]
     room = 0
     for name, shape in sorted(shapes(layers)):
@@ -132,7 +133,7 @@ def test_no_room_is_said_before_anything_is_made(server, giants, tmp_path, recor
     assert result.code == 6, result
     assert f"{free // 10**9:,}"[:2] in result.text
     assert not list(tmp_path.glob("out*"))
-    record("8 scale", "merge of it onto a disk that is too small", "1",
+    record("8 scale", f"merge of 4 × {total / 1e9:.0f} GB onto too small a disk", "1",
            f"exit 6 in {result.seconds:.1f} s, bytes needed and free named")  # fmt: skip
 
 
@@ -149,7 +150,7 @@ def first_values(directory: Path, name: str) -> np.ndarray:
 @pytest.mark.faults
 def test_merge_stop_and_resume(server, giants, tmp_path, record):
     """Interrupted after a while, killed later, resumed to the end; memory stays small."""
-    root, values, _ = giants
+    root, values, total = giants
     out = tmp_path / "out"
     command = argv(root, "merge", f"--out={out}", "--quiet", "--resume")
     began = time.monotonic()
@@ -180,6 +181,7 @@ def test_merge_stop_and_resume(server, giants, tmp_path, record):
     used = sum(p.stat().st_blocks * 512 for p in out.iterdir())
     assert used < 100e6, "the output is sparse too"
     minutes = (time.monotonic() - began) / 60
-    record("8 scale", "merge of it, stopped by SIGINT, SIGKILL, SIGTERM and resumed", f"{runs} stops",
+    name = f"merge of 4 × {total / 1e9:.0f} GB, stopped by SIGINT, SIGKILL, SIGTERM, and resumed"
+    record("8 scale", name, f"{runs} stops",
            f"right values; {rss / 1000:.0f} MB at most; {minutes:.0f} min in all")  # fmt: skip
     clear(out)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from pathlib import Path
 
 from ramerge._errors import CorruptInputError
@@ -96,8 +96,8 @@ class OrderedHasher:
 class InputHashes:
     """SHA-256 of every input file of a merge; the engine's observer (`engine.Observer`).
 
-    Files whose tensors are visited in the order in which they lie are hashed on the way; the others
-    are read once more.
+    Tensors that are visited in the order in which they lie are hashed on the way, most often all of
+    them; the bytes between are read once more.
     """
 
     def __init__(self, checkpoints: Sequence[Checkpoint], visited: Sequence[Sequence[str]]) -> None:
@@ -107,9 +107,15 @@ class InputHashes:
         self._hashers: list[dict[str, OrderedHasher]] = []
         self._extents: list[dict[str, Extent]] = []
         for checkpoint, names in zip(checkpoints, visited, strict=True):
+            paths = {file.name: file.path for file in checkpoint.files()}
             extents = {n: e for n in names if (e := checkpoint.extent(n)) is not None}
-            self._extents.append(extents)
-            self._hashers.append(_hashers(checkpoint, list(extents.values())))
+            followed = dict(_by_file(extents))
+            self._extents.append(
+                {n: e for tensors in followed.values() for n, e in tensors.items()}
+            )
+            self._hashers.append(
+                {f: OrderedHasher(paths[f], list(t.values())) for f, t in followed.items()}
+            )
 
     def __call__(self, stream: int, name: str, start: int, data: Bytes) -> None:
         """Take note of a piece that was read: elements from ``start`` of tensor ``name``."""
@@ -155,14 +161,29 @@ class InputHashes:
         return result
 
 
-def _hashers(checkpoint: Checkpoint, extents: Sequence[Extent]) -> dict[str, OrderedHasher]:
-    """A hasher for each file whose extents come in ascending order."""
-    paths: Mapping[str, Path] = {f.name: f.path for f in checkpoint.files()}
-    by_file: dict[str, list[Extent]] = {}
-    for extent in extents:
-        by_file.setdefault(extent.file, []).append(extent)
-    return {
-        name: OrderedHasher(paths[name], pieces)
-        for name, pieces in by_file.items()
-        if all(a.offset + a.nbytes <= b.offset for a, b in pairwise(pieces))
-    }
+def _by_file(extents: Mapping[str, Extent]) -> Iterator[tuple[str, dict[str, Extent]]]:
+    """Each file with those of its tensors that come in the order in which they lie."""
+    files: dict[str, list[tuple[str, Extent]]] = {}
+    for name, extent in extents.items():
+        if extent.nbytes:
+            files.setdefault(extent.file, []).append((name, extent))
+    for file, tensors in files.items():
+        kept = longest_ascent([extent.offset for _, extent in tensors])
+        yield file, dict(tensors[i] for i in kept)
+
+
+def longest_ascent(values: Sequence[int]) -> list[int]:
+    """Indices of a longest subsequence that ascends strictly (patience sorting)."""
+    tops: list[int] = []  # tops[k]: value that ends the best ascent of k + 1 values so far
+    at: list[int] = []  # its index
+    before: list[int] = []  # index of the value before values[i] in its ascent, or -1
+    for i, value in enumerate(values):
+        k = bisect_left(tops, value)
+        before.append(at[k - 1] if k else -1)
+        tops[k : k + 1], at[k : k + 1] = [value], [i]
+    ascent = []
+    i = at[-1] if at else -1
+    while i >= 0:
+        ascent.append(i)
+        i = before[i]
+    return ascent[::-1]

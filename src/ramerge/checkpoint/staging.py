@@ -117,6 +117,7 @@ class Staging:
                 staging._lock.acquire()
                 staging._recover()
                 check_output(out, inputs, overwrite=overwrite)  # it may have come to be meanwhile
+                staging._refuse_strange()
                 if not (resume and staging._reopen()):
                     staging._refuse_foreign(resume=resume)
                     staging._begin(side_bytes)
@@ -134,11 +135,13 @@ class Staging:
         else:
             self._old.rename(self.target)
 
-    def _refuse_foreign(self, *, resume: bool) -> None:
+    def _refuse_strange(self) -> None:
         if self.partial.is_symlink() or (self.partial.exists() and not self.partial.is_dir()):
             raise OutputBusyError(
                 f"`{self.partial.name}` is in the way and was not made by ramerge"
             )
+
+    def _refuse_foreign(self, *, resume: bool) -> None:
         if not resume or self.partial.exists():
             return
         prefix = f"{self.target.name}.partial-"
