@@ -21,6 +21,7 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from math import prod
 from pathlib import Path
@@ -304,13 +305,13 @@ def main() -> None:
     named = os.environ.get("RAMERGE_MERGEKIT_PYTHON")
     mergekit = Path(named) if named else None
     lines = ["# Measured", "", f"`python {shlex.join(sys.argv)}`", "", *machine(mergekit), ""]
-    if not arguments.only:
-        lines += bench_start(arguments, mergekit)
-    for name in arguments.sets:
-        lines += bench_set(name, arguments, mergekit)
-    if arguments.out:
-        arguments.out.write_text("\n".join(lines), encoding="utf-8")
-    else:
+    sections = [] if arguments.only else [partial(bench_start, arguments, mergekit)]
+    sections += [partial(bench_set, name, arguments, mergekit) for name in arguments.sets]
+    for section in sections:
+        lines += section()
+        if arguments.out:  # after each section, for the whole takes an hour
+            arguments.out.write_text("\n".join(lines), encoding="utf-8")
+    if not arguments.out:
         print("\n".join(lines))
 
 

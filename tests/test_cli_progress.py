@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from ramerge.cli.progress import ProgressBar
 
 with ProgressBar(enabled={enabled}) as bar:
+    time.sleep(0.2)
     for phase, total in (("merge", 4_000_000), ("verify", 1_000_000)):
         for part in range(5):
             bar(SimpleNamespace(phase=phase, done=total * part // 4, total=total))
@@ -52,7 +53,7 @@ def run_on_a_terminal(enabled):
 def test_on_a_terminal_each_phase_shows_bytes_and_rate():
     out, shown = run_on_a_terminal(enabled=True)
     assert out == "result\n"
-    for text in ("merge", "verify", "4.0 MB", "MB/s", "0:00:0"):
+    for text in ("compiles the kernels", "merge", "verify", "4.0 MB", "MB/s", "0:00:0"):
         assert text in shown
 
 

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from ramerge.api import (
         MergeReport,
         Plan,
+        ProbeReport,
         VerifyReport,
         merge,
         merge_state_dicts,
         plan,
+        probe,
         verify,
     )
 
@@ -29,11 +31,13 @@ __all__ = [
     "MergeError",
     "MergeReport",
     "Plan",
+    "ProbeReport",
     "VerifyReport",
     "__version__",
     "merge",
     "merge_state_dicts",
     "plan",
+    "probe",
     "verify",
 ]
 
@@ -43,7 +47,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module `ramerge` has no attribute `{name}`")
     from importlib import import_module
 
-    return getattr(import_module("ramerge._errors" if name == "MergeError" else "ramerge.api"), name)
+    return getattr(
+        import_module("ramerge._errors" if name == "MergeError" else "ramerge.api"), name
+    )
 
 
 def __dir__() -> list[str]:

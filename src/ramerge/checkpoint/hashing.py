@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
 from ramerge._errors import CorruptInputError
 from ramerge._types import Bytes
 from ramerge.checkpoint.base import Checkpoint, Extent, OutputFile
+from ramerge.checkpoint.promises import check_promises, check_unchanged, stamp
 
 STEP = 1 << 20  # bytes per read
 
@@ -101,6 +103,7 @@ class InputHashes:
     def __init__(self, checkpoints: Sequence[Checkpoint], visited: Sequence[Sequence[str]]) -> None:
         """Take the streams in engine order, and of each the tensors to be read, in order."""
         self._checkpoints = checkpoints
+        self._stamps = {f.path: stamp(f.path) for c in checkpoints for f in c.files()}
         self._hashers: list[dict[str, OrderedHasher]] = []
         self._extents: list[dict[str, Extent]] = []
         for checkpoint, names in zip(checkpoints, visited, strict=True):
@@ -125,15 +128,30 @@ class InputHashes:
                 hasher.abort()
 
     def finish(self) -> list[tuple[OutputFile, ...]]:
-        """Name, size and digest of every file, per stream."""
-        done: dict[Path, tuple[int, str]] = {}
+        """Name, size and digest of every file, per stream.
+
+        Raises:
+            CorruptInputError: a file changed while it was read, or is not what its origin says.
+        """
+        files = {f.path: f for checkpoint in self._checkpoints for f in checkpoint.files()}
+        followed = {
+            file.path: hashers[file.name]
+            for checkpoint, hashers in zip(self._checkpoints, self._hashers, strict=True)
+            for file in checkpoint.files()
+            if file.name in hashers
+        }
+
+        def digest(path: Path) -> tuple[int, str]:
+            return followed[path].finish() if path in followed else hash_file(path)
+
+        with ThreadPoolExecutor(4) as pool:
+            done = dict(zip(files, pool.map(digest, files), strict=True))
+        for path, file in files.items():
+            check_unchanged(file, self._stamps[path])
         result = []
-        for checkpoint, hashers in zip(self._checkpoints, self._hashers, strict=True):
-            for file in checkpoint.files():
-                if file.path not in done:
-                    hasher = hashers.get(file.name)
-                    done[file.path] = hasher.finish() if hasher else hash_file(file.path)
+        for checkpoint in self._checkpoints:
             result.append(tuple(OutputFile(f.name, *done[f.path]) for f in checkpoint.files()))
+            check_promises(checkpoint, result[-1])
         return result
 
 

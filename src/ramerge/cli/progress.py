@@ -10,26 +10,35 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
+    from rich.status import Status
 
     from ramerge.engine import Step
 
 REDRAW_S = 0.05
+PREPARING = "reading headers; the first run ever also compiles the kernels"
 
 
 class ProgressBar:
     """Use as a context manager and pass as ``progress=``. Silent when stderr is not a terminal.
 
     Each phase has its own bar and its own clock: its time left follows from its own recent rate.
+    Before the first step there is only a sign of life, as the first run ever compiles its kernels.
     """
 
     def __init__(self, *, enabled: bool = True) -> None:
         """Args: enabled: False keeps it silent on a terminal too (`--quiet`, `--json`)."""
         self._show = enabled and sys.stderr.isatty()
+        self._waiting: Status | None = None
         self._bar: Bar | None = None
         self._tasks: dict[str, TaskID] = {}
         self._next = 0.0
 
     def __enter__(self) -> ProgressBar:
+        if self._show:
+            from rich.console import Console
+
+            self._waiting = Console(stderr=True).status(PREPARING)
+            self._waiting.start()
         return self
 
     def __exit__(
@@ -38,16 +47,18 @@ class ProgressBar:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        for shown in (self._waiting, self._bar):
+            if shown is not None:
+                shown.stop()
 
     def __call__(self, step: Step) -> None:
         """Show ``step``; called from the engine after every chunk."""
         now = time.monotonic()
-        if not self._show or (now < self._next and step.done < step.total):
+        if self._waiting is None or (now < self._next and step.done < step.total):
             return
         self._next = now + REDRAW_S
         if self._bar is None:
+            self._waiting.stop()
             self._bar = _new_bar()
             self._bar.start()
         if step.phase not in self._tasks:

@@ -1,0 +1,57 @@
+"""`ramerge explain` tells from the manifest alone what a model was made of."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ramerge.cli.app import run
+from ramerge.demo import write_demo_set
+
+
+@pytest.fixture(scope="module")
+def merged(tmp_path_factory):
+    """A merged model."""
+    directory = tmp_path_factory.mktemp("explain")
+    base, agents = write_demo_set(directory / "demo")
+    out = directory / "merged"
+    flags = [word for name, path in agents.items() for word in ("--agent", f"{name}={path}")]
+    assert (
+        run(["merge", "--base", str(base), *flags, "--set", "r=0.2", "--out", str(out), "-q"]) == 0
+    )
+    return out
+
+
+def test_it_names_method_inputs_and_every_agent_s_numbers(merged, capsys):
+    assert run(["explain", str(merged)]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["ram_plus", "by", "ramerge", "0.1.0"] in lines
+    assert ["r", "0.2"] in lines
+    (row,) = [line for line in lines if line[:2] == ["tools", "BF16"]]
+    assert row[2:] == ["46.1", "%", "18.8", "%", "1.451", "1.2", row[-1]]
+    manifest = json.loads((merged / "ramerge_manifest.json").read_text())
+    digest = manifest["inputs"][0]["files"][0]["sha256"]
+    assert ["base", "base", "base", "1", "file(s)", "sha256", f"{digest[:12]}..."] in lines
+
+
+def test_json_is_the_manifest(merged, capsys):
+    assert run(["explain", str(merged), "--json"]) == 0
+    manifest = json.loads((merged / "ramerge_manifest.json").read_text())
+    assert json.loads(capsys.readouterr().out) == manifest
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "message"),
+    [
+        (None, 2, "holds no `ramerge_manifest.json`"),
+        ("{", 3, "is not JSON"),
+        ("[]", 3, "lacks `inputs`"),
+        ('{"ramerge": "0.1.0", "method": "ram"}', 3, "lacks `inputs`"),
+    ],
+)
+def test_what_is_no_manifest_is_refused(content, code, message, tmp_path, capsys):
+    if content is not None:
+        (tmp_path / "ramerge_manifest.json").write_text(content)
+    assert run(["explain", str(tmp_path)]) == code
+    assert message in capsys.readouterr().err
