@@ -142,7 +142,7 @@ def test_unequal_rows_are_an_error_by_default_reports_7_9(tmp_path):
     problems = vocabulary(tmp_path, (8, 6)).problems
     assert len(problems) == 2
     assert "unequal numbers of rows: 8 in the base, 6 in agent `a0`" in problems[0].message
-    assert "--vocab" in problems[0].hint
+    assert "--vocabulary" in problems[0].hint
 
 
 def test_policy_base_keeps_the_padded_rows_reports_6_7(tmp_path):

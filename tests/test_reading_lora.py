@@ -221,3 +221,19 @@ def test_nothing_is_cached_on_disk_report_44(bases, tmp_path):
     rewritten(directory, lambda t: {k: v * 2 if "lora_B" in k else v for k, v in t.items()})
     assert not np.array_equal(values(agent(bases, directory), name), first)
     assert sorted(p.name for p in tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("old", ["model.layers", "language_model.model.layers"])
+def test_base_saved_under_the_names_of_another_version(bases, tmp_path, old):
+    """Adapters of multimodal models name `model.language_model.layers`; older bases do not."""
+    from safetensors.numpy import load_file
+
+    directory, merged = adapt(bases, tmp_path)
+    rewritten(directory, renamed("model.model.layers", "model.model.language_model.layers"))
+    tensors = load_file(bases["qwen"][1] / "model.safetensors")
+    moved = {k.replace("model.layers", old): v for k, v in tensors.items()}
+    base = model(tmp_path / "base", moved, {"model_type": "qwen2_vl"})
+    checkpoint = open_checkpoint(f"{base}+{directory}")
+    assert "names-matched" in {n.code for n in checkpoint.notices}
+    expected = {k.replace("model.layers", old): v for k, v in merged.items()}
+    assert_parity(checkpoint, expected, at_least=4)

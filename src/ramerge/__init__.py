@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from ramerge._version import __version__
 
 if TYPE_CHECKING:
     from ramerge._errors import MergeError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Plan,
         ProbeReport,
         VerifyReport,
+        doctor,
         merge,
         merge_state_dicts,
         plan,
@@ -34,6 +35,7 @@ __all__ = [
     "ProbeReport",
     "VerifyReport",
     "__version__",
+    "doctor",
     "merge",
     "merge_state_dicts",
     "plan",

@@ -36,6 +36,8 @@ from ramerge.kernels.limits import BLOCK
 from ramerge.methods.registry import METHODS, find
 from ramerge.planning import CHUNK, Plan, build
 from ramerge.planning import plan as lay_out
+from ramerge.report.dilution import dilute
+from ramerge.report.health import Finding, examine, from_error
 from ramerge.report.probe import ProbeReport
 from ramerge.report.probe import build as build_report
 from ramerge.summary import MergeReport
@@ -45,6 +47,7 @@ __all__ = [
     "Plan",
     "ProbeReport",
     "VerifyReport",
+    "doctor",
     "merge",
     "merge_state_dicts",
     "plan",
@@ -199,6 +202,7 @@ def probe(
     epsilon: float = 1e-5,
     r: float = 0.1,
     alpha: float = 1.0,
+    against: Sequence[str] = (),
     out_dtype: str | None = None,
     extra: Extra = "error",
     vocabulary: Vocabulary = "error",
@@ -217,6 +221,7 @@ def probe(
         epsilon: of the ``abs`` mask.
         r: for the preview of λ.
         alpha: for the preview of λ.
+        against: methods of which to measure how much of each agent survives (`report.dilution`).
         out_dtype: dtype that a merge would be stored in; default: the base's.
         extra: as in `merge`.
         vocabulary: as in `merge`.
@@ -248,7 +253,73 @@ def probe(
             chunk=chunk_size(made, count, memory),
             progress=progress,
         )
-        return build_report(made, records, r=r, alpha=alpha)
+        report = build_report(made, records, r=r, alpha=alpha)
+        if against:
+            run = partial(executor.run, threads=count)
+            rows = [
+                dilute(_with_method(made, name), run=run, progress=progress) for name in against
+            ]
+            report.data["dilution"] = rows
+        return report
+
+
+def _with_method(plan: Plan, name: str) -> Plan:
+    """The same models under another method at its defaults."""
+    method, preset = find(name)
+    agents = dict(zip(plan.agent_names, plan.agents, strict=True))
+    job = replace(plan.job, method=method.name, preset=preset, parameters={}, agents=tuple(
+        replace(a, parameters={}) for a in plan.job.agents
+    ))  # fmt: skip
+    return build(job, method, plan.base, agents)
+
+
+def doctor(
+    base: str | Path | None = None,
+    agents: Sequence[str | Path] | Mapping[str, str | Path] | None = None,
+    *,
+    threads: int | None = None,
+    memory: str | int | None = None,
+    allow_pickle: bool = False,
+    progress: Progress | None = None,
+) -> tuple[Finding, ...]:
+    """Is every agent what it claims to be? One agent after the other, so that one bad one does not hide the rest.
+
+    Args:
+        base: the agents' common origin.
+        agents: ``[name=]source`` each, or name -> source.
+        threads: as in `merge`.
+        memory: as in `merge`.
+        allow_pickle: as in `merge`.
+        progress: as in `merge`.
+
+    Raises:
+        MergeError: the base itself cannot be read, or the arguments are wrong.
+    """
+    job = _job(None, base=base, agents=agents, method="ram_plus", nonfinite="error")
+    if job.base is None:
+        raise ConfigError("doctor needs a base to compare with", hint="give it as --base")
+    open_checkpoint(job.base, allow_pickle=allow_pickle).close()
+    findings: list[Finding] = []
+    count = threads or default_threads()
+    for agent in job.agents:
+        alone = replace(job, agents=(agent,))
+        try:
+            with _planned(alone, extra="error", vocabulary="error", allow_pickle=allow_pickle) as (
+                made,
+                _,
+                _,
+            ):
+                records = engine.measure(
+                    made,
+                    run=partial(executor.run, threads=count),
+                    bound=made.epsilon,
+                    chunk=chunk_size(made, count, memory),
+                    progress=progress,
+                )
+                findings += examine(made, records)
+        except MergeError as error:
+            findings += from_error(agent.name, error)
+    return tuple(findings)
 
 
 def merge_state_dicts(
@@ -489,7 +560,7 @@ def _side_content(
 
 def _manifest_facts(plan: Plan, outcome: engine.Outcome, digests: Sequence[Any]) -> dict[str, Any]:
     """What the manifest says beside the output's own files (DESIGN); no time, host or absolute path."""
-    from ramerge import __version__
+    from ramerge._version import __version__
 
     roles = [
         ("base", "base", plan.job.base or ""),

@@ -18,8 +18,9 @@ from ramerge._types import DType, Json, TensorSpec
 from ramerge.checkpoint.base import Checkpoint, Layout, Notice
 from ramerge.checkpoint.configs import Findings, check_configs
 from ramerge.checkpoint.facts import block_of, is_buffer, module_of
-from ramerge.checkpoint.harmonise import Extra, Harmony, Vocabulary, harmonise
+from ramerge.checkpoint.harmonise import Extra, Vocabulary, harmonise
 from ramerge.checkpoint.layout import plan_layout
+from ramerge.checkpoint.sidefiles import generation_config_problems
 from ramerge.checkpoint.tokens import check_tokens
 from ramerge.compat import TiedHead
 from ramerge.config import resolve
@@ -205,8 +206,9 @@ def plan(
         if name not in active
     ]
     decisions += [notice.message for notice in _notices(inputs)]
-    harmony = harmonise(base, {n: agents[n] for n in active}, extra=extra, vocabulary=vocabulary)
-    findings = _side_findings(job, harmony)
+    merged = {n: agents[n] for n in active}
+    findings = _side_findings(job, base, merged)
+    harmony = harmonise(base, merged, extra=extra, vocabulary=vocabulary)
     raise_problems([*harmony.problems, *(p for f in findings for p in f.problems)])
     base, job_agents = harmony.base, harmony.agents
     pairing = compat.pair(base, job_agents)
@@ -243,14 +245,15 @@ def plan(
     )
 
 
-def _side_findings(job: Job, harmony: Harmony) -> list[Findings]:
-    """What configs and tokenizers say against this merge.
+def _side_findings(job: Job, base: Checkpoint, agents: Mapping[str, Checkpoint]) -> list[Findings]:
+    """What the side files of the models as they are say against this merge.
 
     A job with a tokenizer of its own, or with slices, has settled both: its views no longer are what their configs say.
     """
     if job.tokenizer is not None or job.slices:
         return []
-    return [check(harmony.base, harmony.agents) for check in (check_configs, check_tokens)]
+    found = [check(base, agents) for check in (check_configs, check_tokens)]
+    return [*found, Findings((), generation_config_problems(base.directory))]
 
 
 def _notices(inputs: Inputs) -> list[Notice]:

@@ -230,7 +230,7 @@ def _resize(
         harmony.problems.append(
             IncompatibleError(
                 f"{shown(name)} has unequal numbers of rows: {counts}",
-                hint="tokens were added, or rows padded: choose `--vocab base`, `min` or `union`",
+                hint="tokens were added, or rows padded: see `--vocabulary base`, `min`, `union`",
             )
         )
         return

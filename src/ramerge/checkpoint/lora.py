@@ -22,7 +22,7 @@ from ramerge._types import Bytes, DType, TensorSpec
 from ramerge.checkpoint.base import Checkpoint, Extent, Notice, SourceFile
 from ramerge.checkpoint.files import json_object, read_small, redacted, resolve_inside, shown
 from ramerge.checkpoint.lora_config import CONFIG, LoraConfig, parse_lora_config
-from ramerge.checkpoint.lora_match import Change, Delta, Pair, match
+from ramerge.checkpoint.lora_match import Change, Delta, Pair, match, moved
 from ramerge.checkpoint.numbers import numbers, read_numbers
 from ramerge.checkpoint.pickles import open_pickle_file
 from ramerge.checkpoint.prefixes import stripped
@@ -266,10 +266,11 @@ def _changes(
         raise CorruptInputError(f"in {shown(source)} {error}") from None
     specs = {new: replace(adapter.spec(name), name=name) for new, name in old.items()}
     base_specs = {name: base.spec(name) for name in base.names()}
-    found = match(Pair(source, config, specs, base_specs, base.config))
+    pair = Pair(source, config, specs, base_specs, base.config)
+    found = match(pair)
     changes = {name: _in_file(change, old) for name, change in found.items()}
     _check_effect(changes, adapter, source)
-    return changes, _notices(config, changes, base, source)
+    return changes, _notices(config, changes, base, source, moved(pair, found))
 
 
 def _in_file(change: Change, old: Mapping[str, str]) -> Change:
@@ -313,9 +314,18 @@ def _check_effect(changes: Mapping[str, Change], adapter: Checkpoint, source: st
 
 
 def _notices(
-    config: LoraConfig, changes: Mapping[str, Change], base: Checkpoint, source: str
+    config: LoraConfig,
+    changes: Mapping[str, Change],
+    base: Checkpoint,
+    source: str,
+    elsewhere: list[str],
 ) -> tuple[Notice, ...]:
     notices = []
+    if elsewhere:
+        text = (
+            f"{len(elsewhere)} tensors have other names in the base than in adapter {shown(source)}"
+        )
+        notices.append(Notice("names-matched", f"{text}, for example {shown(elsewhere[0])}"))
     if config.base is not None and not _same_model(config.base, base.source):
         text = f"adapter {shown(source)} was trained on {shown(redacted(config.base))}"
         notices.append(Notice("adapter-base", f"{text}, the base is {shown(base.source)}"))

@@ -32,7 +32,7 @@ def page(data: Json) -> str:
     environment = Environment(autoescape=True)
     from markupsafe import Markup
 
-    from ramerge import __version__
+    from ramerge._version import __version__
 
     kind = data["mask"]["kind"]
     return environment.from_string(_read("report.html")).render(
@@ -101,7 +101,9 @@ def _maps(data: Json) -> list[tuple[str, str]]:
     for t, agent in enumerate(data["agents"]):
         values = [
             [
-                by_place[layer, module]["agents"][t]["density"] if (layer, module) in by_place else None
+                by_place[layer, module]["agents"][t]["density"]
+                if (layer, module) in by_place
+                else None
                 for layer in layers
             ]
             for module in modules

@@ -60,7 +60,9 @@ def upset(names: Sequence[str], rows: Sequence[tuple[Sequence[str], int]], label
     for j, name in enumerate(names):
         y = height + 24 + j * 22
         body.append(f'<text x="0" y="{y + 4}" class="t">{escape(name)}</text>')
-        body.append(f'<line x1="{left}" x2="{left + len(rows) * step}" y1="{y}" y2="{y}" class="g"/>')
+        body.append(
+            f'<line x1="{left}" x2="{left + len(rows) * step}" y1="{y}" y2="{y}" class="g"/>'
+        )
     for i, (members, count) in enumerate(rows):
         x = left + i * step + step / 2
         tall = (height - 22) * count / most
@@ -73,11 +75,17 @@ def upset(names: Sequence[str], rows: Sequence[tuple[Sequence[str], int]], label
         spots = [height + 24 + j * 22 for j, name in enumerate(names) if name in members]
         body.append(f'<line x1="{x}" x2="{x}" y1="{min(spots)}" y2="{max(spots)}" class="d"/>')
         body += [f'<circle cx="{x}" cy="{y}" r="6" class="d"/>' for y in spots]
-    return _figure(left + max(len(rows), 1) * step + 10, height + 24 + len(names) * 22, "".join(body), label)
+    return _figure(
+        left + max(len(rows), 1) * step + 10, height + 24 + len(names) * 22, "".join(body), label
+    )
 
 
 def heat_map(
-    columns: Sequence[str], rows: Sequence[str], values: Sequence[Sequence[float | None]], label: str, what: str
+    columns: Sequence[str],
+    rows: Sequence[str],
+    values: Sequence[Sequence[float | None]],
+    label: str,
+    what: str,
 ) -> str:
     """Cells shaded from nothing to the largest value; hover says the number."""
     left, cell, head = 160, 22, 20 + 7 * max((len(c) for c in columns), default=1)
@@ -85,7 +93,9 @@ def heat_map(
     body = []
     for j, column in enumerate(columns):
         x = left + j * cell + cell / 2
-        body.append(f'<text transform="translate({x + 4},{head - 6}) rotate(-50)" class="t">{escape(column)}</text>')
+        body.append(
+            f'<text transform="translate({x + 4},{head - 6}) rotate(-50)" class="t">{escape(column)}</text>'
+        )
     for i, (name, line) in enumerate(zip(rows, values, strict=True)):
         y = head + i * 16
         body.append(f'<text x="0" y="{y + 12}" class="t">{escape(name)}</text>')
