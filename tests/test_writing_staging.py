@@ -179,6 +179,26 @@ def interrupted(out, names=4):
     return staging.partial
 
 
+def test_a_tensor_that_was_half_written_again_is_not_finished(tmp_path):
+    """The second pass of RAM+ rewrites tensors; whatever the journal says, their bytes decide."""
+    out, data, other = tmp_path / "out", content(), content(1)
+    write_model(tmp_path / "reference")
+    with pytest.raises(KeyboardInterrupt), Staging.open(out, layout(), "job 0") as staging:
+        for name in data:
+            write_tensor(staging, name, other[name])
+        staging._flush()
+        write_tensor(staging, "b.bias", data["b.bias"])
+        staging.write("a.weight", 256, data["a.weight"][512:1024])
+        raise KeyboardInterrupt
+    with Staging.open(out, layout(), "job 0", resume=True) as staging:
+        assert "a.weight" not in staging.finished
+        assert staging.finished.keys() >= {"b.bias", "c.scalar", "f.weight", "g.wide"}
+        for name in data:
+            write_tensor(staging, name, data[name])
+        staging.commit(SIDES, manifest)
+    assert tree(out) == tree(tmp_path / "reference")
+
+
 def test_resume_does_not_trust_what_reads_back_differently(tmp_path):
     write_model(tmp_path / "reference")
     partial = interrupted(tmp_path / "out")

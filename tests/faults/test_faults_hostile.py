@@ -329,7 +329,7 @@ def flip(path, bit):
         file.write(bytes([byte ^ 1 << bit % 8]))
 
 
-def test_flipped_bits_in_an_output(merged, size, record):
+def test_flipped_bits_in_an_output(server, merged, size, record):
     """By `verify`: every one is found, the file is named, and the tensor where there is one."""
     from ramerge.checkpoint.verify import verify
 
@@ -350,7 +350,11 @@ def test_flipped_bits_in_an_output(merged, size, record):
             assert f"`{tensor}`" in str(caught.value)
             named += 1
         flip(path, bit)
-    verify(merged)
+    assert server.run(["verify", merged]).code == 0
+    flip(files[-1], 77)
+    result = server.run(["verify", merged])
+    flip(files[-1], 77)
+    assert (result.code, files[-1].name in result.text) == (10, True), result
     if size == "full":
         text = f"all found, file named; tensor named for all {named} that lay in one"
         record("4 hostile", "single bits flipped in an output, `verify`", f"{total:,}", text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import signal
@@ -47,11 +48,19 @@ def check(out, reference):
     return out.exists()
 
 
-def test_kills_at_random_moments(bench, size, record):
+@pytest.mark.parametrize("passes", [1, 2])
+def test_kills_at_random_moments(bench, size, passes, record):
+    """Where every ρ is clipped the inputs are read once; without a clip they are read again."""
     server, argv, out, reference, seconds = bench
-    draw = random.Random(2)
+    if passes == 2:
+        argv = [*argv, "--set=alpha=100"]
+        result = server.run(argv)
+        reference, seconds = digest(out), result.seconds
+        assert json.loads((out / "ramerge_manifest.json").read_text())["passes"] == 2
+        clear(out)
+    draw = random.Random(passes)
     whole = resumed = 0
-    total = 200 if size == "full" else 10
+    total = 200 if size == "full" else 6
     for i in range(total):
         pid, log = server.start(argv)
         time.sleep(draw.uniform(0, 1.1 * seconds))
@@ -71,7 +80,7 @@ def test_kills_at_random_moments(bench, size, record):
         clear(out)
     if size == "full":
         text = f"0 partial outputs ({whole} had finished); every rerun and --resume exact"
-        record("2 kill", "SIGKILL at random moments, 2 threads", f"{total}", text)
+        record("2 kill", f"SIGKILL at random moments, 2 threads, {passes} passes", f"{total}", text)
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])

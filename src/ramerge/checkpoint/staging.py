@@ -45,6 +45,7 @@ from ramerge.checkpoint.target import check_output, preflight, publish, resolved
 
 BATCH_BYTES = 256_000_000  # of finished tensors between two entries into the journal,
 BATCH_SECONDS = 5.0  # or this long
+PATIENCE = 3.0  # seconds for pieces that are being written when everything stops
 SLACK = 1 << 20  # bytes for the card, the manifest and the directory itself
 
 Files = Mapping[str, bytes | Path]
@@ -335,12 +336,16 @@ class Staging:
         self._committed = True
 
     def _close_files(self) -> None:
-        """Close once the last writer is through; later ones are refused."""
+        """Close once the last writer is through; later ones are refused.
+
+        A writer that never comes back (interrupted at an unlucky moment) keeps the descriptors open:
+        better that than to close them under one that still writes.
+        """
         with self._calm:
             self._closed = True
-            while self._writers:
-                self._calm.wait()
-        self._drop_files()
+            calm = self._calm.wait_for(lambda: self._writers == 0, timeout=PATIENCE)
+        if calm:
+            self._drop_files()
 
     def _drop_files(self) -> None:
         for shard in self._shards:
