@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ramerge import engine, summary
-from ramerge._errors import ConfigError, MergeError, ProblemsError, raise_problems
+from ramerge._errors import ConfigError, MergeError, ProblemsError, nearest, raise_problems
 from ramerge.checkpoint.base import Checkpoint
 from ramerge.checkpoint.card import model_card
 from ramerge.checkpoint.files import redacted
@@ -80,6 +80,7 @@ def merge(
     resume: bool = False,
     allow_pickle: bool = False,
     allow_remote_code: bool = False,
+    tokenizer_from: str | None = None,
     progress: Progress | None = None,
 ) -> MergeReport:
     """Merge agents into one model directory, whole or not at all.
@@ -106,6 +107,7 @@ def merge(
         resume: go on with an interrupted run of the same merge.
         allow_pickle: read pickled weights too.
         allow_remote_code: copy ``*.py`` and keep ``auto_map``.
+        tokenizer_from: name of the agent whose tokenizer files are copied instead of the base's.
         progress: called with an `engine.Step` now and then.
 
     Raises:
@@ -121,7 +123,10 @@ def merge(
         plan, ready, inputs = made
         chunk = chunk_size(plan, count, memory)
         target = Path(out)
-        files = _side_content(plan, ready, allow_remote_code=allow_remote_code)
+        files, left_out = _side_content(
+            plan, ready, allow_remote_code=allow_remote_code, tokenizer_from=tokenizer_from
+        )
+        plan = replace(plan, decisions=(*plan.decisions, *left_out))
         with Staging.open(
             target,
             plan.layout,
@@ -541,10 +546,21 @@ def _input_hashes(plan: Plan, finished: Mapping[str, Any]) -> InputHashes:
 
 
 def _side_content(
-    plan: Plan, inputs: Inputs, *, allow_remote_code: bool
-) -> dict[str, bytes | Path]:
-    """Side files by name: the base's, what the configuration replaces, config.json as the tensors are."""
-    sides = side_files(inputs.base.directory, allow_remote_code=allow_remote_code)
+    plan: Plan, inputs: Inputs, *, allow_remote_code: bool, tokenizer_from: str | None
+) -> tuple[dict[str, bytes | Path], list[str]]:
+    """Side files by name, and what was left out: the base's, what the job replaces, config.json as the tensors are."""
+    donor = None
+    if tokenizer_from is not None:
+        if tokenizer_from not in inputs.agents:
+            close = nearest(tokenizer_from, inputs.agents)
+            raise ConfigError(
+                f"there is no agent `{tokenizer_from}` to take the tokenizer from",
+                hint=f"did you mean `{close}`?" if close else None,
+            )
+        donor = inputs.agents[tokenizer_from].directory
+    sides = side_files(
+        inputs.base.directory, allow_remote_code=allow_remote_code, tokenizer_from=donor
+    )
     files: dict[str, bytes | Path] = {f.name: f.path for f in sides.files} | dict(sides.rewritten)
     files = {n: f for n, f in (files | dict(inputs.files)).items() if n not in inputs.dropped}
     if "config.json" in files:
@@ -555,7 +571,7 @@ def _side_content(
             changes["vocab_size"] = plan.config_vocabulary
         data = config_with(data, changes) if changes else data
         files["config.json"] = config_for_output(data, plan.job.out_dtype, tied=plan.config_tied)
-    return files
+    return files, [notice.message for notice in sides.notices]
 
 
 def _manifest_facts(plan: Plan, outcome: engine.Outcome, digests: Sequence[Any]) -> dict[str, Any]:

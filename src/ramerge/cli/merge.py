@@ -54,6 +54,7 @@ def merge(
     vocabulary: opt.Vocabulary = "error",
     allow_pickle: opt.AllowPickle = False,
     allow_remote_code: opt.AllowRemoteCode = False,
+    tokenizer_from: opt.TokenizerFrom = None,
     dry_run: DryRun = False,
     overwrite: opt.Overwrite = False,
     resume: Resume = False,

@@ -123,6 +123,15 @@ AllowPickle = Annotated[
 AllowRemoteCode = Annotated[
     bool, typer.Option("--allow-remote-code", help="Copy the base's Python files into the output.")
 ]
+TokenizerFrom = Annotated[
+    str | None,
+    typer.Option(
+        "--tokenizer-from",
+        metavar="AGENT",
+        help="Copy this agent's tokenizer files instead of the base's.",
+        show_default=False,
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
