@@ -36,7 +36,9 @@ COMMANDS = {
     "demo": Entry(
         "ramerge.cli.demo", "demo", "Merge a miniature base and three agents, without network"
     ),
-    "explain": Entry("ramerge.cli.explain", "explain", "Say how a merged model came to be"),
+    "explain": Entry(
+        "ramerge.cli.explain", "explain", "Say what a merge file means, or how a model was merged"
+    ),
     "probe": Entry("ramerge.cli.probe", "probe", "Measure what training changed, agent by agent"),
     "doctor": Entry("ramerge.cli.doctor", "doctor", "Check that agents are what they claim to be"),
     "delta": Entry("ramerge.cli.delta", "app", "Pack an agent as its difference from the base"),

@@ -1,4 +1,4 @@
-"""`ramerge explain`: how a merged model came to be, read from the manifest beside its weights."""
+"""`ramerge explain`: a merge file in words, or how a merged model came to be, by its manifest."""
 
 from __future__ import annotations
 
@@ -12,23 +12,46 @@ from ramerge._errors import ConfigError, CorruptInputError
 from ramerge.cli import options as opt
 from ramerge.cli.render import columns, emit_json, percent, size
 
-Directory = Annotated[
-    Path, typer.Argument(metavar="DIR", help="A directory that ramerge wrote.", show_default=False)
+What = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE|DIR",
+        help="A merge file, or a directory that ramerge wrote.",
+        show_default=False,
+    ),
 ]
 
 
-def explain(directory: Directory, *, as_json: opt.AsJson = False) -> None:
-    """Say what a merged model was made from, how, and what was decided on the way.
+def explain(what: What, *, as_json: opt.AsJson = False) -> None:
+    """Say in words what a merge file means, or how a merged model came to be.
 
-    It reads the manifest and believes it; `ramerge verify` holds the manifest against the files.
+    A manifest is believed here; `ramerge verify` holds it against the files.
 
-    Example: ramerge explain ./merged
+    Example: ramerge explain merge.yml
     """
-    manifest = read_manifest(directory / "ramerge_manifest.json")
+    if not what.is_dir():
+        if as_json:
+            raise ConfigError(
+                "--json is for directories", hint="ramerge plan --json reads a merge file"
+            )
+        typer.echo(explain_file(what))
+        return
+    manifest = read_manifest(what / "ramerge_manifest.json")
     if as_json:
         emit_json(manifest)
     else:
-        typer.echo(describe(manifest, directory))
+        typer.echo(describe(manifest, what))
+
+
+def explain_file(path: Path) -> str:
+    """A merge file in words: values and where they come from, output, differences to mergekit."""
+    from ramerge.config.explain import explain as in_words
+    from ramerge.config.mergekit import load
+    from ramerge.methods.registry import METHODS
+
+    methods = {name: method.info for name, method in METHODS.items()}
+    job = load(path, methods)
+    return in_words(job, methods[job.method]).rstrip()
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
