@@ -48,8 +48,10 @@ test: $(VENV)/.test  ## the quick tests
 test-all: $(VENV)/.test  ## every test, minutes and downloads included
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-faults: $(VENV)/.test  ## the fault bench in full
-	$(BIN)/python -m pytest -n 2 -m faults
+faults: $(VENV)/.test  ## the fault bench in full; its table goes into docs/reliability.md
+	rm -rf .faults && mkdir .faults
+	RAMERGE_FAULTS_RESULTS=$(CURDIR)/.faults $(BIN)/python -m pytest -n 2 --dist loadfile -m faults
+	$(BIN)/python tests/faults/report.py .faults docs/reliability.md
 
 lint: $(VENV)/.dev  ## ruff, mypy strict, import-linter
 	$(BIN)/ruff check .
@@ -80,6 +82,7 @@ lab: $(VENV)/.lab  ## the miniature study
 
 docs: $(VENV)/.core  ## regenerate what the docs show of the program itself
 	$(BIN)/python docs/make_cli.py
+	$(BIN)/python docs/make_methods.py
 
 clean:  ## remove what the commands above have made
 	rm -rf $(VENV) $(MERGEKIT) demo-out demo-real .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers_reading import read_all, save
 
+from helpers_reading import read_all, save
 from ramerge._types import DType
 from ramerge.checkpoint.open import open_checkpoint
 
@@ -101,5 +101,3 @@ def rewritten(directory: Path, change=None, **config) -> None:
 
 def renamed(old: str, new: str):
     return lambda tensors: {k.replace(old, new): v for k, v in tensors.items()}
-
-

@@ -51,7 +51,11 @@ def write_tensors(directory, tensors, *, shards=1):
     names = sorted(tensors)
     parts = [names[i::shards] for i in range(shards)]
     if shards == 1:
-        save_file({n: tensors[n] for n in names}, directory / "model.safetensors", metadata={"format": "pt"})
+        save_file(
+            {n: tensors[n] for n in names},
+            directory / "model.safetensors",
+            metadata={"format": "pt"},
+        )
         return directory
     weight_map = {}
     for i, part in enumerate(parts):
@@ -82,4 +86,8 @@ def save_agent(directory, base, *, seed, density, shards=1):
 def tree_bytes(directory):
     """file name -> content, for whole-directory comparisons."""
     directory = Path(directory)
-    return {str(f.relative_to(directory)): f.read_bytes() for f in sorted(directory.rglob("*")) if f.is_file()}
+    return {
+        str(f.relative_to(directory)): f.read_bytes()
+        for f in sorted(directory.rglob("*"))
+        if f.is_file()
+    }

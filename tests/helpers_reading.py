@@ -33,13 +33,12 @@ NAMES = {
 
 def save(path: Path, tensors: dict[str, np.ndarray]) -> Path:
     """Write tensors as safetensors, in the given order."""
-    header, data = {}, b""
+    header, end = {}, 0
     for name, array in tensors.items():
-        raw = np.ascontiguousarray(array).tobytes()
-        dtype = NAMES[str(array.dtype)]
-        header[name] = entry(dtype, list(array.shape), len(data), len(data) + len(raw))
-        data += raw
+        begin, end = end, end + array.nbytes
+        header[name] = entry(NAMES[str(array.dtype)], list(array.shape), begin, end)
     path.parent.mkdir(parents=True, exist_ok=True)
+    data = b"".join(np.ascontiguousarray(array).tobytes() for array in tensors.values())
     path.write_bytes(blob(header, data))
     return path
 

@@ -7,7 +7,6 @@ holds the weights of DIR/hf, which transformers saved.
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from pathlib import Path
 
@@ -76,13 +75,14 @@ def placed(out: Path, rank: int, world: int, *, mesh) -> None:
     save_rank(out / "placed", state, rank, world)
 
 
-def work(rank: int, world: int, port: int, out: Path) -> None:
+def work(rank: int, world: int, out: Path) -> None:
     import torch.distributed as dist
     import torch.distributed.checkpoint as dcp
     from torch.distributed.device_mesh import init_device_mesh
 
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=world)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    store = f"file://{out.absolute() / 'rendezvous'}"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
     flat = init_device_mesh("cpu", (world,), mesh_dim_names=("fsdp",))
     grid = init_device_mesh("cpu", (world, 1), mesh_dim_names=("ddp", "fsdp"))
     fsdp1(out, rank, world, mesh=flat)
@@ -101,10 +101,7 @@ def main(out: Path) -> None:
     import torch.multiprocessing as mp
 
     build().save_pretrained(out / "hf")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(work, args=(2, port, out), nprocs=2)
+    mp.spawn(work, args=(2, out), nprocs=2)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,10 @@ def merge_tensor(base, agents, lams, *, weights=None, shared="mean", gamma=0.5, 
     x = base.astype(real)
     thetas = [a.astype(real) for a in agents]
     masks = [changed(base, a, **mask) for a in agents]
-    taus = [np.where(m, w * (t - x), real(0)).astype(real) for m, w, t in zip(masks, weights, thetas)]
+    taus = [
+        np.where(m, w * (t - x), real(0)).astype(real)
+        for m, w, t in zip(masks, weights, thetas, strict=True)
+    ]
     c = np.sum(masks, axis=0)
     total = np.zeros_like(x)
     for tau in taus:
@@ -63,7 +66,7 @@ def merge_tensor(base, agents, lams, *, weights=None, shared="mean", gamma=0.5, 
     if shared == "elect":
         agree = [(np.sign(t) == np.sign(total)) & (t != 0) for t in taus]
         kept = np.zeros_like(x)
-        for tau, a in zip(taus, agree):
+        for tau, a in zip(taus, agree, strict=True):
             kept = kept + np.where(a, tau, real(0))
         delta = kept / np.maximum(np.sum(agree, axis=0), 1).astype(real)
     elif shared == "largest":
@@ -77,11 +80,11 @@ def merge_tensor(base, agents, lams, *, weights=None, shared="mean", gamma=0.5, 
     y = (x + delta).astype(real)
     if shared == "largest":  # the winner's own value where its weight is 1
         best = np.zeros_like(x)
-        for t, m, w, tau in zip(thetas, masks, weights, taus):
+        for t, m, w, tau in zip(thetas, masks, weights, taus, strict=True):
             wins = m & (np.abs(tau) > best)
             y = np.where(wins, t if w == 1 else (x + tau).astype(real), y)
             best = np.where(wins, np.abs(tau), best)
-    for t, m, w, lam in zip(thetas, masks, weights, lams):
+    for t, m, w, lam in zip(thetas, masks, weights, lams, strict=True):
         scale = real(lam * float(w))
         own = t if scale == 1 else (x + scale * (t - x)).astype(real)
         y = np.where(m & (c == 1), own, y)
@@ -90,9 +93,22 @@ def merge_tensor(base, agents, lams, *, weights=None, shared="mean", gamma=0.5, 
         return y.astype(out or base.dtype)
 
 
-def merge(base, agents, method="ram_plus", *, r=0.1, alpha=1.0, weights=None, shared="mean", gamma=0.5, **mask):
+def merge(
+    base,
+    agents,
+    method="ram_plus",
+    *,
+    r=0.1,
+    alpha=1.0,
+    weights=None,
+    shared="mean",
+    gamma=0.5,
+    **mask,
+):
     lams = lambdas(method, counts(base, agents, **mask), r, alpha)
     return {
-        name: merge_tensor(b, [a[name] for a in agents], lams, weights=weights, shared=shared, gamma=gamma, **mask)
+        name: merge_tensor(
+            b, [a[name] for a in agents], lams, weights=weights, shared=shared, gamma=gamma, **mask
+        )
         for name, b in base.items()
     }

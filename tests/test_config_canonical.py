@@ -131,8 +131,8 @@ def test_slices_round_trip():
         method="slerp",
         parameters={"t": 0.5},
         slices=(
-            Slice((SliceSource("base", 0, 2), SliceSource("x", 1, 3)), {"t": 0.25}),
-            Slice((SliceSource("x", 0, 1),)),
+            Slice((SliceSource("base", 0, 2, "b"), SliceSource("x", 1, 3, "org/x")), {"t": 0.25}),
+            Slice((SliceSource("x", 0, 1, "org/x"), SliceSource("base", 5, 6, "b"))),
         ),
     )
     assert loads(to_yaml(job), METHODS) == job

@@ -15,7 +15,7 @@ from ramerge.config.mergekit import loads
 from ramerge.config.resolve import values
 from ramerge.executors import threads
 from ramerge.methods.registry import METHODS as REGISTRY
-from ramerge.plan import build
+from ramerge.planning import plan
 
 METHODS = {name: method.info for name, method in REGISTRY.items()}
 BASE = bpe()
@@ -24,9 +24,9 @@ EMBED = "model.embed_tokens.weight"
 
 
 def merged(inputs, chunk=131_072):
-    plan = build(inputs.job, REGISTRY[inputs.job.method], inputs.base, inputs.agents)
-    sink = MemorySink(plan.layout.specs())
-    engine.merge(plan, sink, run=partial(threads.run, threads=2), chunk=chunk)
+    made = plan(inputs, REGISTRY[inputs.job.method], {})
+    sink = MemorySink(made.layout.specs())
+    engine.merge(made, sink, run=partial(threads.run, threads=2), chunk=chunk)
     return sink.arrays({name: np.zeros(0) for name in inputs.base.names()})
 
 

@@ -358,7 +358,7 @@ def test_number_of_agents():
 
 def test_required_parameters():
     assert only("merge_method: slerp\nbase_model: b\nmodels: [{model: a}]") == (
-        "`slerp` needs `t`, which is not set for the file",
+        "`slerp` needs `t`, which is not set for agent `a`",
         "0 is the base (0 <= x <= 1)",
     )
     text = "merge_method: fisher\nmodels:\n- {model: a, parameters: {fisher: f.safetensors}}\n"
@@ -412,8 +412,8 @@ slices:
 """)
     assert [a.name for a in job.agents] == ["orca", "platy"]
     assert job.slices == (
-        Slice((SliceSource("orca", 0, 24),)),
-        Slice((SliceSource("platy", 20, 40, {"scale": 0.5}),)),
+        Slice((SliceSource("orca", 0, 24, "org/orca"),)),
+        Slice((SliceSource("platy", 20, 40, "org/platy", {"scale": 0.5}),)),
     )
 
 
@@ -429,7 +429,9 @@ slices:
 parameters: {t: 0.5}
 """)
     assert [a.name for a in job.agents] == ["b"]
-    assert job.slices == (Slice((SliceSource("base", 0, 4), SliceSource("b", 0, 4)), {"t": 0.25}),)
+    assert job.slices == (
+        Slice((SliceSource("base", 0, 4, "org/a"), SliceSource("b", 0, 4, "org/b")), {"t": 0.25}),
+    )
 
 
 @pytest.mark.parametrize(
@@ -553,3 +555,33 @@ def test_from_mapping_and_load(tmp_path):
 def test_notes_are_no_part_of_equality():
     job = read(HEAD + MODELS)
     assert replace(job, notes=("x",)) == job
+
+
+def test_messages_cannot_disturb_a_terminal():
+    message, _ = only(HEAD + MODELS + '"a\\e[31m\\nb\\u202e": 1')
+    assert message == r"m.yml:6:1: unknown key `a\x1b[31m\nb\u202e` in the file"
+    message, hint = only(HEAD + MODELS + 'preset: "\\e]0;x"')
+    assert "\x1b" not in message and "\x1b" not in (hint or "")
+
+
+def test_slices_have_what_the_method_needs():
+    def slerp(sources):
+        head = "merge_method: slerp\nbase_model: b\nparameters: {t: 1}\nslices:\n"
+        return f"{head}- sources: [{sources}]"
+
+    layers = "layer_range: [0, 1]"
+    base, x, y = (f"{{model: {m}, {layers}}}" for m in "bxy")
+    assert len(read(slerp(f"{base}, {x}")).slices) == 1
+    assert [p.message for p in problems(slerp(f"{x}, {y}"))] == [
+        "m.yml:5:3: `slerp` merges 1 agent, not counting the base; here are 2",
+        "m.yml:5:3: `slerp` needs the base in every slice",
+    ]
+    assert (
+        only(slerp(base))[0]
+        == "m.yml:5:3: `slerp` merges 1 agent, not counting the base; here are 0"
+    )
+
+
+@pytest.mark.parametrize("text", ["slices: []", "slices:\n- sources: []", "models: []"])
+def test_empty_lists(text):
+    assert only(f"merge_method: linear\n{text}")[0].endswith("` is empty")

@@ -156,3 +156,12 @@ exclude: [embed, "*.bias"]
         "q_prj",
         "*.bias",
     )
+
+
+def test_an_only_agent_may_carry_every_parameter():
+    text = "merge_method: slerp\nbase_model: b\nmodels: [{model: x, parameters: {t: [0, 1]}}]"
+    assert r.values(loads(text, METHODS), METHODS["slerp"], Q, 0.25) == {"t": 0.25}
+    text = "merge_method: slerp\nbase_model: b\nslices:\n- sources:\n"
+    text += "  - {model: b, layer_range: [0, 2]}\n"
+    text += "  - {model: x, layer_range: [0, 2], parameters: {t: 0.75}}\n"
+    assert r.values(loads(text, METHODS), METHODS["slerp"], Q) == {"t": 0.75}

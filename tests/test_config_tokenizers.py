@@ -235,18 +235,25 @@ def test_merges_are_taken_over_where_they_continue_the_donors(tmp_path):
 
 
 def test_foreign_merges_are_left_alone(tmp_path):
-    foreign = bpe(280, OTHER)
-    found = models_in(tmp_path, base=(BASE, {}), a=(foreign, {}))
+    base, foreign = bpe(265), bpe(330, OTHER)
+    found = models_in(tmp_path, base=(base, {}), a=(foreign, {}))
     plan = plan_vocabulary(UNION, found)
     new = loaded(plan)
-    for line in TEXT:
-        assert new.encode(line).ids == BASE.encode(line).ids
-    lost = set(foreign.get_vocab()) - set(BASE.get_vocab())
+    for line in [*TEXT, *OTHER]:
+        assert new.encode(line).ids == base.encode(line).ids
+    lost = set(foreign.get_vocab()) - set(base.get_vocab())
     assert [n.code for n in plan.notices] == ["tokens-added", "tokens-unreachable"]
     assert plan.notices[1].message.startswith(f"{len(lost)} of them can be decoded")
-    assert all(
-        new.decode([plan.tokens[t]]) == foreign.decode([foreign.token_to_id(t)]) for t in lost
-    )
+    for token in lost:
+        there = foreign.decode([foreign.token_to_id(token)])
+        assert new.decode([plan.tokens[token]]) == there
+
+
+def test_the_bases_row_goes_before_all_others(tmp_path):
+    more = with_special(BASE, "<|x|>")
+    found = models_in(tmp_path, base=(more, {}), lacks=(BASE, {}), has=(more, {}))
+    mapped = plan_vocabulary(UNION, found).apply(found)
+    assert np.array_equal(read(mapped["lacks"], EMBED)[SIZE], read(found["base"], EMBED)[SIZE])
 
 
 def test_wordpiece_and_unigram(tmp_path):

@@ -75,6 +75,7 @@ def test_plain_scalars(text, value):
         "nan",
         "NaN",
         "1e-5x",
+        "1e999",
         "١٢",
     ],
 )
@@ -183,7 +184,13 @@ def plain(node: Node):
     return [plain(v) for v in node.value] if isinstance(node.value, tuple) else node.value
 
 
-scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+)
 trees = st.recursive(
     scalars,
     lambda t: st.lists(t, max_size=4) | st.dictionaries(st.text(), t, max_size=4),
@@ -200,9 +207,8 @@ def test_json_is_read_as_json(tree):
     text = json.dumps(tree, ensure_ascii=True)
     if "<<" in text or "\\ud" in text or len(text) > 900:
         return  # surrogate pairs are JSON's alone; a key over 1024 characters is no key in YAML
-    text = text.replace("Infinity", ".inf")
     if text.count("[") + text.count("{") < 20:
-        assert plain(read_text(text)) == json.loads(text.replace(".inf", "Infinity"))
+        assert plain(read_text(text)) == json.loads(text)
 
 
 CORPUS = [

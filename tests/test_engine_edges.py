@@ -6,11 +6,11 @@ import math
 
 import ml_dtypes
 import numpy as np
-import oracle
 import pytest
-from test_engine_oracle import DTYPES, bits, model_set, run, same
 
+import oracle
 from ramerge._errors import ConfigError, IncompatibleError, NumericError
+from test_engine_oracle import DTYPES, bits, model_set, run, same
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 METHODS = ["ram", "ram_plus", "ram_soft"]
@@ -18,7 +18,12 @@ METHODS = ["ram", "ram_plus", "ram_soft"]
 
 def three(dtype=BF16, seed=3):
     return model_set(
-        seed, 3, base_dtype=dtype, agent_dtypes=[dtype] * 3, sizes=[(40, 50), (7,)], densities=[0.05, 0.5, 0.6]
+        seed,
+        3,
+        base_dtype=dtype,
+        agent_dtypes=[dtype] * 3,
+        sizes=[(40, 50), (7,)],
+        densities=[0.05, 0.5, 0.6],
     )
 
 
@@ -99,7 +104,10 @@ def test_a_sampled_guess_that_is_wrong_costs_a_pass_and_nothing_else():
 
 def test_negative_zero_of_the_base_survives_a_change_of_nothing():
     base = {"w": np.array([-0.0, -0.0, 1.0], np.float32)}
-    agents = [{"w": np.array([0.0, 1e-7, 1.0], np.float32)}, {"w": np.array([-0.0, -0.0, 2.0], np.float32)}]
+    agents = [
+        {"w": np.array([0.0, 1e-7, 1.0], np.float32)},
+        {"w": np.array([-0.0, -0.0, 2.0], np.float32)},
+    ]
     got, _, _ = run(base, agents, "ram", {"mask": "abs"})
     assert bits(got["w"][:2]).tolist() == bits(base["w"][:2]).tolist()
     assert got["w"][2] == 2.0
@@ -107,13 +115,23 @@ def test_negative_zero_of_the_base_survives_a_change_of_nothing():
 
 def test_changes_that_cancel_keep_the_bits_of_the_base():
     base = {"w": np.array([-0.0], np.float32)}
-    got, _, _ = run(base, [{"w": np.array([1.0], np.float32)}, {"w": np.array([-1.0], np.float32)}], "ram")
+    got, _, _ = run(
+        base, [{"w": np.array([1.0], np.float32)}, {"w": np.array([-1.0], np.float32)}], "ram"
+    )
     assert bits(got["w"]).tolist() == bits(base["w"]).tolist()
 
 
 def test_zero_dimensional_and_empty_tensors():
-    base = {"a": np.array(1.5, np.float32), "b": np.zeros((0, 4), np.float32), "c": np.ones(3, np.float32)}
-    agent = {"a": np.array(2.5, np.float32), "b": np.zeros((0, 4), np.float32), "c": np.ones(3, np.float32)}
+    base = {
+        "a": np.array(1.5, np.float32),
+        "b": np.zeros((0, 4), np.float32),
+        "c": np.ones(3, np.float32),
+    }
+    agent = {
+        "a": np.array(2.5, np.float32),
+        "b": np.zeros((0, 4), np.float32),
+        "c": np.ones(3, np.float32),
+    }
     got, _, _ = run(base, [agent], "ram_plus")
     assert got["a"].shape == () and got["a"] == 2.5
     assert got["b"].shape == (0, 4)
@@ -123,13 +141,18 @@ def test_integers_are_copied_when_equal_and_refused_when_not():
     base = {"w": np.ones(3, np.float32), "ids": np.arange(5)}
     same(run(base, [base], "ram")[0], base)
     other = {"w": np.ones(3, np.float32), "ids": np.arange(5) + 1}
-    with pytest.raises(IncompatibleError, match="`ids` .I64. differs between the base and agent `a0`"):
+    with pytest.raises(
+        IncompatibleError, match=r"`ids` .I64. differs between the base and agent `a0`"
+    ):
         run(base, [other], "ram")
 
 
 def test_f64_keeps_its_digits():
     base = {"w": np.array([1.0], np.float64)}
-    agents = [{"w": np.array([1.0 + 2e-5 + 1e-15], np.float64)}, {"w": np.array([1.0 + 4e-5], np.float64)}]
+    agents = [
+        {"w": np.array([1.0 + 2e-5 + 1e-15], np.float64)},
+        {"w": np.array([1.0 + 4e-5], np.float64)},
+    ]
     got, _, _ = run(base, agents, "ram")
     assert got["w"][0] == 1.0 + ((agents[0]["w"][0] - 1.0) + (agents[1]["w"][0] - 1.0)) / 2
 
@@ -176,7 +199,9 @@ def test_overflow_of_the_output_type_is_an_error_or_keeps_the_base():
     agent = {"w": np.array([2.0, 70000.0], np.float32)}
     from ramerge._types import DType
 
-    with pytest.raises(NumericError, match="`w` overflows F16 in the merge: 1 values .* element 1"):
+    with pytest.raises(
+        NumericError, match=r"`w` overflows F16 in the merge: 1 values .* element 1"
+    ):
         run(base, [agent], "ram", out_dtype=DType.F16)
     names = {"w": np.zeros(2, np.float16)}
     got = run_f16(base, agent)
@@ -196,7 +221,9 @@ def run_f16(base, agent):
     from ramerge.planning import build
 
     job = Job("base", (AgentJob("a", "a"),), "ram", out_dtype=DType.F16, nonfinite="keep_base")
-    plan = build(job, find("ram")[0], MemoryCheckpoint(base, "base"), {"a": MemoryCheckpoint(agent, "a")})
+    plan = build(
+        job, find("ram")[0], MemoryCheckpoint(base, "base"), {"a": MemoryCheckpoint(agent, "a")}
+    )
     sink = MemorySink(plan.layout.specs())
     engine.merge(plan, sink, run=partial(threads.run, threads=1))
     return sink.arrays(base)["w"]
@@ -207,13 +234,23 @@ def test_largest_bf16_sums_do_not_overflow_on_the_way():
     base = {"w": np.array([0.0], BF16)}
     agents = [{"w": np.array([big], BF16)}, {"w": np.array([big], BF16)}]
     with pytest.raises(NumericError, match="overflows BF16"):
-        run(base, agents, "ram")  # the fp32 sum of both is infinite, and says so instead of writing it
+        run(
+            base, agents, "ram"
+        )  # the fp32 sum of both is infinite, and says so instead of writing it
     same(run(base, agents[:1], "ram")[0], agents[0])
 
 
 def test_shapes_and_names_must_fit_and_all_problems_come_at_once():
-    base = {"a": np.zeros((4, 6), np.float32), "b": np.zeros(3, np.float32), "c": np.zeros(2, np.float32)}
-    agent = {"a": np.zeros((4, 5), np.float32), "b": np.zeros(3, np.float32), "x": np.zeros(1, np.float32)}
+    base = {
+        "a": np.zeros((4, 6), np.float32),
+        "b": np.zeros(3, np.float32),
+        "c": np.zeros(2, np.float32),
+    }
+    agent = {
+        "a": np.zeros((4, 5), np.float32),
+        "b": np.zeros(3, np.float32),
+        "x": np.zeros(1, np.float32),
+    }
     with pytest.raises(IncompatibleError) as caught:
         run(base, [{**base, "a": agent["a"]}], "ram")
     assert "tensor `a` is [4, 5] in agent `a0` but [4, 6] in the base" in str(caught.value)
@@ -233,7 +270,9 @@ def test_a_stopped_run_raises_the_earliest_error():
     for at in (80_000, 1_100, 40_000):
         agents[0]["t0"].reshape(-1)[at] = math.nan
     for _ in range(5):
-        with pytest.raises(NumericError, match=r"holds 3 values that are not finite, the first at element 1100"):
+        with pytest.raises(
+            NumericError, match=r"holds 3 values that are not finite, the first at element 1100"
+        ):
             run(base, agents, "ram", chunk=1024, workers=4)
 
 

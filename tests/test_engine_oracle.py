@@ -6,11 +6,11 @@ from functools import partial
 
 import ml_dtypes
 import numpy as np
-import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import oracle
 from ramerge import engine
 from ramerge.checkpoint.memory import MemoryCheckpoint, MemorySink
 from ramerge.config.job import AgentJob, Job
@@ -18,10 +18,26 @@ from ramerge.executors import threads
 from ramerge.methods.registry import find
 from ramerge.planning import build
 
-DTYPES = [np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)]
+DTYPES = [
+    np.dtype(ml_dtypes.bfloat16),
+    np.dtype(np.float16),
+    np.dtype(np.float32),
+    np.dtype(np.float64),
+]
 
 
-def run(base, agents, method, parameters=None, *, chunk=131_072, workers=1, weights=None, preset=None, **job):
+def run(
+    base,
+    agents,
+    method,
+    parameters=None,
+    *,
+    chunk=131_072,
+    workers=1,
+    weights=None,
+    preset=None,
+    **job,
+):
     names = [f"a{i}" for i in range(len(agents))]
     jobs = tuple(
         AgentJob(n, n, {} if weights is None else {"weight": float(w)})
@@ -50,7 +66,9 @@ def same(ours, theirs):
 def model_set(seed, count, *, base_dtype, agent_dtypes, sizes, densities):
     """A base and agents whose changes are a few ulps on random elements."""
     rng = np.random.default_rng(seed)
-    base = {f"t{i}": (rng.standard_normal(s) * 0.05).astype(base_dtype) for i, s in enumerate(sizes)}
+    base = {
+        f"t{i}": (rng.standard_normal(s) * 0.05).astype(base_dtype) for i, s in enumerate(sizes)
+    }
     agents = []
     for t in range(count):
         agent = {}
@@ -58,7 +76,9 @@ def model_set(seed, count, *, base_dtype, agent_dtypes, sizes, densities):
             x = b.astype(np.float64)
             step = np.maximum(np.abs(x) * 2.0**-7, 2e-5) * rng.integers(1, 4, b.shape)
             hit = rng.random(b.shape) < densities[t % len(densities)]
-            agent[name] = np.where(hit, x + step * rng.choice([-1.0, 1.0], b.shape), x).astype(agent_dtypes[t])
+            agent[name] = np.where(hit, x + step * rng.choice([-1.0, 1.0], b.shape), x).astype(
+                agent_dtypes[t]
+            )
         agents.append(agent)
     return base, agents
 
@@ -70,31 +90,49 @@ def model_set(seed, count, *, base_dtype, agent_dtypes, sizes, densities):
     base_dtype=st.sampled_from(DTYPES),
     dtypes=st.lists(st.sampled_from(DTYPES), min_size=5, max_size=5),
     sizes=st.lists(
-        st.lists(st.sampled_from([0, 1, 2, 3, 7, 33, 1024, 1500]), min_size=0, max_size=2), min_size=1, max_size=4
+        st.lists(st.sampled_from([0, 1, 2, 3, 7, 33, 1024, 1500]), min_size=0, max_size=2),
+        min_size=1,
+        max_size=4,
     ),
     method=st.sampled_from(["ram", "ram_plus", "ram_soft"]),
     shared=st.sampled_from(["mean", "sum", "power", "elect", "largest"]),
     mask=st.sampled_from(["abs", "exact", "grid"]),
     weights=st.none() | st.lists(st.sampled_from([0.5, 1.0, 2.0, -1.0]), min_size=5, max_size=5),
 )
-def test_engine_equals_oracle_bit_for_bit(seed, count, base_dtype, dtypes, sizes, method, shared, mask, weights):
+def test_engine_equals_oracle_bit_for_bit(
+    seed, count, base_dtype, dtypes, sizes, method, shared, mask, weights
+):
     base, agents = model_set(
-        seed, count, base_dtype=base_dtype, agent_dtypes=dtypes, sizes=[tuple(s) for s in sizes], densities=[0.05, 0.5, 0.7]
+        seed,
+        count,
+        base_dtype=base_dtype,
+        agent_dtypes=dtypes,
+        sizes=[tuple(s) for s in sizes],
+        densities=[0.05, 0.5, 0.7],
     )
     weights = weights[:count] if weights else None
-    got, _, _ = run(base, agents, method, {"shared": shared, "mask": mask}, weights=weights, chunk=1024)
+    got, _, _ = run(
+        base, agents, method, {"shared": shared, "mask": mask}, weights=weights, chunk=1024
+    )
     same(got, oracle.merge(base, agents, method, shared=shared, mask=mask, weights=weights))
 
 
 @pytest.mark.parametrize("count", [1, 2, 8, 13])
 def test_counts_are_exact_for_any_number_of_agents(count):
     base, agents = model_set(
-        count, count, base_dtype=DTYPES[0], agent_dtypes=[DTYPES[0]] * count, sizes=[(70, 65)], densities=[0.1, 0.6]
+        count,
+        count,
+        base_dtype=DTYPES[0],
+        agent_dtypes=[DTYPES[0]] * count,
+        sizes=[(70, 65)],
+        densities=[0.1, 0.6],
     )
     _, outcome, _ = run(base, agents, "ram_plus", chunk=1024, workers=2)
     overlap = outcome.records["t0"].overlap
     table = oracle.counts(base, agents)
-    assert [[overlap.changed(t), overlap.unique(t), overlap.shared(t)] for t in range(count)] == table.tolist()
+    assert [
+        [overlap.changed(t), overlap.unique(t), overlap.shared(t)] for t in range(count)
+    ] == table.tolist()
     assert overlap.elements == 70 * 65
 
 
@@ -102,9 +140,18 @@ def test_counts_are_exact_for_any_number_of_agents(count):
 @pytest.mark.parametrize("scope", ["model", "layer", "module", "tensor"])
 def test_bytes_do_not_depend_on_threads_or_chunks(method, scope):
     base, agents = model_set(
-        5, 3, base_dtype=DTYPES[0], agent_dtypes=[DTYPES[0]] * 3, sizes=[(257, 129), (5000,), (3, 3)], densities=[0.03, 0.5, 0.6]
+        5,
+        3,
+        base_dtype=DTYPES[0],
+        agent_dtypes=[DTYPES[0]] * 3,
+        sizes=[(257, 129), (5000,), (3, 3)],
+        densities=[0.03, 0.5, 0.6],
     )
-    names = {"t0": "model.layers.0.mlp.up_proj.weight", "t1": "model.layers.1.mlp.up_proj.weight", "t2": "model.norm.weight"}
+    names = {
+        "t0": "model.layers.0.mlp.up_proj.weight",
+        "t1": "model.layers.1.mlp.up_proj.weight",
+        "t2": "model.norm.weight",
+    }
     base, *agents = ({names[k]: v for k, v in m.items()} for m in (base, *agents))
     parameters = {} if method == "ram" else {"scope": scope}
     reference, first, _ = run(base, agents, method, parameters)
@@ -133,7 +180,12 @@ def test_figure_of_the_paper():
 @pytest.mark.parametrize("method", ["unique_only", "shared_only"])
 def test_region_checkpoints(method):
     base, agents = model_set(
-        9, 3, base_dtype=DTYPES[2], agent_dtypes=[DTYPES[2]] * 3, sizes=[(70, 65)], densities=[0.3, 0.6]
+        9,
+        3,
+        base_dtype=DTYPES[2],
+        agent_dtypes=[DTYPES[2]] * 3,
+        sizes=[(70, 65)],
+        densities=[0.3, 0.6],
     )
     got, _, _ = run(base, agents, method, {"agent": 2, "scale": 0.5}, chunk=1024)
     x = base["t0"]

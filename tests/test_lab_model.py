@@ -63,7 +63,9 @@ def test_cached_decoding_equals_full_recomputation(saved):
 def test_fixed_noise_samples_from_the_softmax(saved):
     weights = saved[1]
     generator = torch.Generator().manual_seed(0)
-    turn, _ = answer(weights, SHAPE, ["R|7|"] * 6000, gumbel((6000, 1, SHAPE.vocabulary), generator))
+    turn, _ = answer(
+        weights, SHAPE, ["R|7|"] * 6000, gumbel((6000, 1, SHAPE.vocabulary), generator)
+    )
     seen = torch.bincount(turn.answers[:, 0], minlength=SHAPE.vocabulary) / 6000
     wanted = model.logits(weights, SHAPE, turn.prompts[:1], turn.starts[:1])[0, -1].softmax(-1)
     assert (seen - wanted).abs().max() < 0.03

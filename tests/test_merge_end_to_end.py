@@ -8,11 +8,11 @@ import subprocess
 import sys
 
 import numpy as np
-import oracle
 import pytest
-from helpers_models import read_tensors, save_agent, save_base, tree_bytes, write_tensors
 
+import oracle
 import ramerge
+from helpers_models import read_tensors, save_agent, save_base, tree_bytes, write_tensors
 
 AGENTS = {"coder": 0.05, "tools": 0.45, "memory": 0.55}
 
@@ -24,7 +24,9 @@ def models(tmp_path_factory):
     (base / "chat_template.jinja").write_bytes(b"{{ messages }}\r\n\xc3\xa9")
     (base / "tokenizer_config.json").write_text('{"a":  1}')
     (base / "notes.bin").write_bytes(b"x")
-    agents = {n: save_agent(root / n, base, seed=i, density=d) for i, (n, d) in enumerate(AGENTS.items())}
+    agents = {
+        n: save_agent(root / n, base, seed=i, density=d) for i, (n, d) in enumerate(AGENTS.items())
+    }
     return base, agents
 
 
@@ -36,7 +38,9 @@ def merge(models, out, **options):
 def test_the_merged_model_is_the_oracles(models, tmp_path):
     base, agents = models
     report = merge(models, tmp_path / "m")
-    expected = oracle.merge(read_tensors(base), [read_tensors(a) for a in agents.values()], "ram_plus")
+    expected = oracle.merge(
+        read_tensors(base), [read_tensors(a) for a in agents.values()], "ram_plus"
+    )
     got = read_tensors(tmp_path / "m")
     assert got.keys() == expected.keys()
     for name, array in got.items():
@@ -60,7 +64,12 @@ def test_it_loads_in_transformers_with_no_key_missing_and_generates(models, tmp_
 
 def test_side_files_are_the_bases_byte_for_byte(models, tmp_path):
     merge(models, tmp_path / "m")
-    for name in ("chat_template.jinja", "tokenizer_config.json", "generation_config.json", "config.json"):
+    for name in (
+        "chat_template.jinja",
+        "tokenizer_config.json",
+        "generation_config.json",
+        "config.json",
+    ):
         assert (tmp_path / "m" / name).read_bytes() == (models[0] / name).read_bytes(), name
     assert not (tmp_path / "m" / "notes.bin").exists()
 
@@ -78,9 +87,16 @@ def test_bytes_do_not_depend_on_threads_memory_or_the_inputs_shards(models, tmp_
     base, agents = models
     for threads in (1, 2, 4):
         for memory in (None, "150KB"):
-            merge(models, tmp_path / f"m{threads}{memory}", threads=threads, memory=memory if threads == 1 else None)
+            merge(
+                models,
+                tmp_path / f"m{threads}{memory}",
+                threads=threads,
+                memory=memory if threads == 1 else None,
+            )
             assert tree_bytes(tmp_path / f"m{threads}{memory}") == reference
-    sharded = {n: write_tensors(tmp_path / "s" / n, read_tensors(a), shards=3) for n, a in agents.items()}
+    sharded = {
+        n: write_tensors(tmp_path / "s" / n, read_tensors(a), shards=3) for n, a in agents.items()
+    }
     ramerge.merge(base=base, agents=sharded, method="ram_plus", out=tmp_path / "sharded")
     ours = tree_bytes(tmp_path / "sharded")
     assert ours["model.safetensors"] == reference["model.safetensors"]
@@ -91,10 +107,22 @@ def test_bytes_do_not_depend_on_the_hash_seed_the_host_or_the_path(models, tmp_p
     reference = None
     for i, seed in enumerate(("0", "1", "2")):
         out = tmp_path / f"place{i}" / "m"
-        command = [sys.executable, "-m", "ramerge", "merge", "--base", str(base), "--out", str(out), "--quiet"]
+        command = [
+            sys.executable,
+            "-m",
+            "ramerge",
+            "merge",
+            "--base",
+            str(base),
+            "--out",
+            str(out),
+            "--quiet",
+        ]
         for name, path in agents.items():
             command += ["--agent", f"{name}={path}"]
-        subprocess.run(command, check=True, env={**os.environ, "PYTHONHASHSEED": seed, "TZ": f"UTC{i}"})
+        subprocess.run(
+            command, check=True, env={**os.environ, "PYTHONHASHSEED": seed, "TZ": f"UTC{i}"}
+        )
         reference = reference or tree_bytes(out)
         assert tree_bytes(out) == reference
 
@@ -117,7 +145,9 @@ def test_the_written_configuration_gives_the_same_model_again(models, tmp_path):
         text = text.replace(f": {name}\n", f": {path}\n", 1)
     (tmp_path / "again.yml").write_text(text)
     ramerge.merge(tmp_path / "again.yml", out=tmp_path / "again")
-    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (tmp_path / "m" / "model.safetensors").read_bytes()
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (
+        tmp_path / "m" / "model.safetensors"
+    ).read_bytes()
 
 
 def test_manifest_says_what_was_done_and_verify_believes_it(models, tmp_path):
@@ -150,7 +180,10 @@ def test_inputs_are_never_written_to(models, tmp_path):
 def test_excluded_tensors_stay_the_bases(models, tmp_path):
     report = merge(models, tmp_path / "m", exclude=["embed_tokens"])
     base, got = read_tensors(models[0]), read_tensors(tmp_path / "m")
-    assert np.array_equal(got["model.embed_tokens.weight"].view(np.uint16), base["model.embed_tokens.weight"].view(np.uint16))
+    assert np.array_equal(
+        got["model.embed_tokens.weight"].view(np.uint16),
+        base["model.embed_tokens.weight"].view(np.uint16),
+    )
     assert any("embed_tokens" in d for d in report.decisions)
 
 
@@ -158,9 +191,16 @@ def test_state_dicts_of_torch_tensors(models):
     import torch
 
     base = {n: torch.from_numpy(t.astype(np.float32)) for n, t in read_tensors(models[0]).items()}
-    agents = [{n: torch.from_numpy(t.astype(np.float32)) for n, t in read_tensors(a).items()} for a in models[1].values()]
+    agents = [
+        {n: torch.from_numpy(t.astype(np.float32)) for n, t in read_tensors(a).items()}
+        for a in models[1].values()
+    ]
     merged = ramerge.merge_state_dicts(base, agents, method="ram")
-    arrays = oracle.merge({n: t.numpy() for n, t in base.items()}, [{n: t.numpy() for n, t in a.items()} for a in agents], "ram")
+    arrays = oracle.merge(
+        {n: t.numpy() for n, t in base.items()},
+        [{n: t.numpy() for n, t in a.items()} for a in agents],
+        "ram",
+    )
     assert list(merged) == list(base)
     assert all(torch.equal(merged[n], torch.from_numpy(arrays[n])) for n in base)
     half = {n: t.to(torch.bfloat16) for n, t in base.items()}
@@ -176,7 +216,11 @@ def test_plan_finds_all_problems_without_reading_data(models, tmp_path):
     del broken["model.norm.weight"]
     write_tensors(tmp_path / "bad", broken)
     with pytest.raises(ramerge.MergeError) as caught:
-        ramerge.plan(base=base, agents={"bad": tmp_path / "bad", "nowhere": tmp_path / "nowhere"}, out=base / "inside")
+        ramerge.plan(
+            base=base,
+            agents={"bad": tmp_path / "bad", "nowhere": tmp_path / "nowhere"},
+            out=base / "inside",
+        )
     assert caught.value.exit_code in {2, 3, 4}
 
 

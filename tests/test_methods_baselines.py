@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_engine_oracle import model_set, run, same
 
 from ramerge.kernels.random import stream_key, threshold
+from test_engine_oracle import model_set, run, same
 
 F32, BF16 = np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)
 
@@ -67,16 +67,21 @@ def placed(base, name, delta, lam=1.0):
 @pytest.mark.parametrize("density", [0.001, 0.2, 0.7, 1.0])
 def test_ties_is_trim_elect_mean(dtype, scope, density):
     base, agents = models(dtype)
-    got, outcome, _ = run(base, agents, "ties", {"density": density, "trim": scope, "lambda": 0.7}, chunk=1024, workers=2)
+    got, outcome, _ = run(
+        base,
+        agents,
+        "ties",
+        {"density": density, "trim": scope, "lambda": 0.7},
+        chunk=1024,
+        workers=2,
+    )
     assert outcome.passes == 4
     expected = {}
     masks = [top_of_model(base, agents, t, density) for t in range(3)]
     for name in base:
         _, deltas = taus(base, agents, name)
-        if scope == "tensor":
-            kept = [top(d, max(1, int(density * d.size))) for d in deltas]
-        else:
-            kept = [m[name] for m in masks]
+        by_tensor = [top(d, max(1, int(density * d.size))) for d in deltas]
+        kept = by_tensor if scope == "tensor" else [m[name] for m in masks]
         sparse = [np.where(m, d, np.float32(0)) for m, d in zip(kept, deltas, strict=True)]
         expected[name] = placed(base, name, elected(sparse, [1, 1, 1], True), 0.7)
     same(got, expected)
@@ -133,7 +138,9 @@ def test_dare_drops_by_the_stream_and_rescales(method):
     for name in base:
         _, deltas = taus(base, agents, name)
         sparse = [
-            np.where(kept_by_stream(7, t, name, d.shape, 0.4), np.float32(1 / 0.4) * d, np.float32(0))
+            np.where(
+                kept_by_stream(7, t, name, d.shape, 0.4), np.float32(1 / 0.4) * d, np.float32(0)
+            )
             for t, d in enumerate(deltas)
         ]
         if method == "dare_linear":
@@ -152,7 +159,12 @@ def test_dare_keeps_the_right_share_and_the_expectation(p):
     n = 200_000
     base = {"a": np.zeros(n, np.float32), "b": np.zeros(n, np.float32)}
     for seed in range(3):
-        got, _, _ = run(base, [{k: np.ones(n, np.float32) for k in base}], "dare_linear", {"density": 1 - p, "seed": seed})
+        got, _, _ = run(
+            base,
+            [{k: np.ones(n, np.float32) for k in base}],
+            "dare_linear",
+            {"density": 1 - p, "seed": seed},
+        )
         for name in base:
             kept = np.count_nonzero(got[name])
             assert abs(kept - n * (1 - p)) < 4 * np.sqrt(n * p * (1 - p))
@@ -162,7 +174,11 @@ def test_dare_keeps_the_right_share_and_the_expectation(p):
 def test_streams_differ_between_agents_tensors_and_seeds():
     shape = (20_000,)
     one = kept_by_stream(0, 0, "w", shape, 0.5)
-    for other in (kept_by_stream(0, 1, "w", shape, 0.5), kept_by_stream(0, 0, "v", shape, 0.5), kept_by_stream(1, 0, "w", shape, 0.5)):
+    for other in (
+        kept_by_stream(0, 1, "w", shape, 0.5),
+        kept_by_stream(0, 0, "v", shape, 0.5),
+        kept_by_stream(1, 0, "w", shape, 0.5),
+    ):
         assert abs(np.mean(one == other) - 0.5) < 4 * 0.5 / np.sqrt(shape[0])
 
 
@@ -196,13 +212,22 @@ def test_consensus_keeps_only_what_enough_agents_want():
 
 @settings(max_examples=40, deadline=None)
 @given(
-    values=st.lists(st.sampled_from([0.0, 1.0, -1.0, 2.0, -2.0, 0.5, 1e-30]), min_size=1, max_size=3000),
+    values=st.lists(
+        st.sampled_from([0.0, 1.0, -1.0, 2.0, -2.0, 0.5, 1e-30]), min_size=1, max_size=3000
+    ),
     density=st.floats(0, 1),
     workers=st.sampled_from([1, 2]),
 )
 def test_trimming_keeps_exactly_k_and_the_first_of_equals(values, density, workers):
     tau = np.array(values, np.float32)
     base = {"w": np.zeros_like(tau)}
-    got, _, _ = run(base, [{"w": tau}], "ties", {"density": density, "trim": "tensor"}, chunk=1024, workers=workers)
+    got, _, _ = run(
+        base,
+        [{"w": tau}],
+        "ties",
+        {"density": density, "trim": "tensor"},
+        chunk=1024,
+        workers=workers,
+    )
     k = max(1, int(density * tau.size)) if density > 0 else 0
     assert np.array_equal(got["w"], np.where(top(tau, k), tau, np.float32(0)))

@@ -194,3 +194,46 @@ def test_names_with_adapter_name_and_wrappers(bases, tmp_path):
 
     rewritten(directory, change)
     assert_parity(agent(bases, directory), merged, at_least=5)
+
+
+def test_enlarged_vocabulary_in_an_adapter_report_43(bases, tmp_path):
+    """Report 43: modules_to_save with more rows than the base goes need the vocabulary policy."""
+    from ramerge.checkpoint.harmonise import harmonise
+
+    directory, _ = adapt(bases, tmp_path, modules_to_save=["embed_tokens"])
+    name = "base_model.model.model.embed_tokens.weight"
+    rewritten(directory, lambda t: {**t, name: np.ones((70, 32), np.float32)})
+    base = open_checkpoint(str(bases["qwen"][1]))
+    agent_ = open_checkpoint(str(directory), base=base)
+    (problem,) = harmonise(base, {"x": agent_}).problems
+    assert "64 in the base, 70 in agent `x`" in problem.message
+    harmony = harmonise(base, {"x": agent_}, vocabulary="base")
+    assert harmony.problems == []
+    assert values(harmony.agents["x"], "model.embed_tokens.weight").tolist() == [[1.0] * 32] * 64
+
+
+def test_nothing_is_cached_on_disk_report_44(bases, tmp_path):
+    """Report 44: an adapter that was retrained in place is read anew, nothing is left."""
+    directory, _ = adapt(bases, tmp_path)
+    before = sorted(p.name for p in tmp_path.rglob("*"))
+    name = "model.layers.0.self_attn.q_proj.weight"
+    first = values(agent(bases, directory), name)
+    rewritten(directory, lambda t: {k: v * 2 if "lora_B" in k else v for k, v in t.items()})
+    assert not np.array_equal(values(agent(bases, directory), name), first)
+    assert sorted(p.name for p in tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("old", ["model.layers", "language_model.model.layers"])
+def test_base_saved_under_the_names_of_another_version(bases, tmp_path, old):
+    """Adapters of multimodal models name `model.language_model.layers`; older bases do not."""
+    from safetensors.numpy import load_file
+
+    directory, merged = adapt(bases, tmp_path)
+    rewritten(directory, renamed("model.model.layers", "model.model.language_model.layers"))
+    tensors = load_file(bases["qwen"][1] / "model.safetensors")
+    moved = {k.replace("model.layers", old): v for k, v in tensors.items()}
+    base = model(tmp_path / "base", moved, {"model_type": "qwen2_vl"})
+    checkpoint = open_checkpoint(f"{base}+{directory}")
+    assert "names-matched" in {n.code for n in checkpoint.notices}
+    expected = {k.replace("model.layers", old): v for k, v in merged.items()}
+    assert_parity(checkpoint, expected, at_least=4)

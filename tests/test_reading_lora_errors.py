@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import helpers_lora
-from helpers_lora import adapt, agent, renamed, rewritten
+from helpers_lora import adapt, agent, assert_parity, renamed, rewritten
 from helpers_reading import model
 from ramerge._errors import CorruptInputError, IncompatibleError, SecurityError
 from ramerge.checkpoint.open import open_checkpoint
@@ -21,7 +21,7 @@ def refused(bases, directory, match, error=IncompatibleError, code=4, base="qwen
     return caught.value
 
 
-def test_alpha_zero_report_52(bases, tmp_path):
+def test_alpha_zero_thread_52(bases, tmp_path):
     """Notes 0.8, user thread 52: verl wrote lora_alpha 0, and the merge was exactly the base."""
     directory, _ = adapt(bases, tmp_path)
     rewritten(directory, lora_alpha=0)
@@ -120,7 +120,7 @@ def test_several_adapters_in_one_file(bases, tmp_path):
         ({"init_lora_weights": "olora"}, "olora"),
     ],
 )
-def test_variants_are_refused_by_name_report_35(bases, tmp_path, config, match):
+def test_variants_are_refused_by_name_thread_35(bases, tmp_path, config, match):
     """User thread 35: variants merge silently wrong elsewhere."""
     directory, _ = adapt(bases, tmp_path)
     rewritten(directory, **config)
@@ -145,14 +145,21 @@ def test_broken_configuration(bases, tmp_path, config, match):
 
 
 def test_pickled_or_missing_adapter_weights(bases, tmp_path):
-    directory, _ = adapt(bases, tmp_path)
-    (directory / "adapter_model.safetensors").rename(directory / "adapter_model.bin")
+    import torch
+    from safetensors.torch import load_file
+
+    directory, merged = adapt(bases, tmp_path)
+    weights = directory / "adapter_model.safetensors"
+    torch.save(load_file(weights), directory / "adapter_model.bin")
+    weights.unlink()
     refused(bases, directory, "pickle", SecurityError, 8)
+    source = f"{bases['qwen'][1]}+{directory}"
+    assert_parity(open_checkpoint(source, allow_pickle=True), merged, at_least=4)
     (directory / "adapter_model.bin").unlink()
     refused(bases, directory, "has no adapter_model.safetensors", CorruptInputError, 3)
 
 
-def test_unmerged_adapter_inside_a_model_report_53(bases, tmp_path):
+def test_unmerged_adapter_inside_a_model_thread_53(bases, tmp_path):
     """User thread 53: `huggingface/` holds base_layer and lora_A keys."""
     tensors = {
         "base_model.model.x.q_proj.base_layer.weight": np.ones((2, 2), np.float32),

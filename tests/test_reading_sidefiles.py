@@ -53,8 +53,8 @@ def fill(directory, names) -> None:
         path.write_text("{}")
 
 
-def test_every_side_file_and_nothing_else_reports_13_24(tmp_path):
-    """Reports 13 and 24 of the lists: chat templates in each form, generation config, all kept."""
+def test_every_side_file_and_nothing_else_report_13_thread_24(tmp_path):
+    """Report 13, user thread 24: chat templates in each form, generation config, all kept."""
     fill(tmp_path, COPIED + DROPPED)
     found = side_files(tmp_path)
     assert {f.name for f in found.files} == set(COPIED)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_engine_oracle import run
 
 from ramerge.checkpoint.memory import numpy_dtype
 from ramerge.checkpoint.safetensors import open_file
 from ramerge.probes.overlap import Overlap
+from test_engine_oracle import run
 
 VECTORS = Path(__file__).parent / "vectors"
 CASES = {case["case"]: case for case in json.loads((VECTORS / "index.json").read_text())}
@@ -34,7 +34,9 @@ def load(name):
 
 
 def models(case):
-    return load(f"{case}.base"), [load(f"{case}.agent{t + 1}") for t in range(CASES[case]["agents"])]
+    return load(f"{case}.base"), [
+        load(f"{case}.agent{t + 1}") for t in range(CASES[case]["agents"])
+    ]
 
 
 def settings(expected):
@@ -66,4 +68,6 @@ def test_outputs_are_the_authors(case, expected):
         if array.dtype == want.dtype:
             assert np.all(np.abs(array - want) <= np.spacing(np.abs(want))), name
         else:
-            assert np.array_equal(array.view(np.uint16), want.astype(array.dtype).view(np.uint16)), name
+            assert np.array_equal(
+                array.view(np.uint16), want.astype(array.dtype).view(np.uint16)
+            ), name

@@ -17,6 +17,7 @@ from ramerge._errors import (
     SecurityError,
     VerificationError,
 )
+from ramerge.checkpoint.header import read_header_of
 from ramerge.checkpoint.safetensors import open_directory
 from ramerge.checkpoint.staging import Staging
 from ramerge.checkpoint.verify import verify
@@ -55,6 +56,12 @@ def test_the_safetensors_library_reads_the_same(tmp_path):
         for name, data in plain.items():
             assert file.get_tensor(name).tobytes() == data.tobytes()
     assert safetensors
+
+
+def test_every_tensor_is_aligned_to_its_elements(tmp_path):
+    write_model(tmp_path / "out")
+    for placed in read_header_of(tmp_path / "out/model.safetensors").tensors.values():
+        assert placed.offset % placed.spec.dtype.itemsize == 0
 
 
 def test_equal_runs_give_equal_bytes_from_any_thread(tmp_path):
@@ -109,7 +116,7 @@ def test_bytes_that_never_came_are_noticed(tmp_path, gap):
 def test_commit_refuses_an_incomplete_model(tmp_path):
     with Staging.open(tmp_path / "out", layout(), "job") as staging:
         write_tensor(staging, "a.weight", content()["a.weight"])
-        with pytest.raises(VerificationError, match=r"`b\.bias` was not written"):
+        with pytest.raises(VerificationError, match=r"`g\.wide` was not written"):
             staging.commit({}, manifest)
     assert not (tmp_path / "out").exists()
 
@@ -170,6 +177,26 @@ def interrupted(out, names=4):
             write_tensor(staging, name, data[name])
         raise KeyboardInterrupt
     return staging.partial
+
+
+def test_a_tensor_that_was_half_written_again_is_not_finished(tmp_path):
+    """The second pass of RAM+ rewrites tensors; whatever the journal says, their bytes decide."""
+    out, data, other = tmp_path / "out", content(), content(1)
+    write_model(tmp_path / "reference")
+    with pytest.raises(KeyboardInterrupt), Staging.open(out, layout(), "job 0") as staging:
+        for name in data:
+            write_tensor(staging, name, other[name])
+        staging._flush()
+        write_tensor(staging, "b.bias", data["b.bias"])
+        staging.write("a.weight", 256, data["a.weight"][512:1024])
+        raise KeyboardInterrupt
+    with Staging.open(out, layout(), "job 0", resume=True) as staging:
+        assert "a.weight" not in staging.finished
+        assert staging.finished.keys() >= {"b.bias", "c.scalar", "f.weight", "g.wide"}
+        for name in data:
+            write_tensor(staging, name, data[name])
+        staging.commit(SIDES, manifest)
+    assert tree(out) == tree(tmp_path / "reference")
 
 
 def test_resume_does_not_trust_what_reads_back_differently(tmp_path):

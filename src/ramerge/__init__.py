@@ -11,17 +11,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from ramerge._version import __version__
 
 if TYPE_CHECKING:
     from ramerge._errors import MergeError
     from ramerge.api import (
         MergeReport,
         Plan,
+        ProbeReport,
         VerifyReport,
+        doctor,
         merge,
         merge_state_dicts,
         plan,
+        probe,
         verify,
     )
 
@@ -29,11 +32,14 @@ __all__ = [
     "MergeError",
     "MergeReport",
     "Plan",
+    "ProbeReport",
     "VerifyReport",
     "__version__",
+    "doctor",
     "merge",
     "merge_state_dicts",
     "plan",
+    "probe",
     "verify",
 ]
 
@@ -43,7 +49,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module `ramerge` has no attribute `{name}`")
     from importlib import import_module
 
-    return getattr(import_module("ramerge._errors" if name == "MergeError" else "ramerge.api"), name)
+    return getattr(
+        import_module("ramerge._errors" if name == "MergeError" else "ramerge.api"), name
+    )
 
 
 def __dir__() -> list[str]:

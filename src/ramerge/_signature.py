@@ -194,6 +194,10 @@ class MethodInfo:
     summary: str = ""
     ignored: Mapping[str, str] = field(default_factory=dict)
 
+    def of_agent(self, parameter: Parameter) -> bool:
+        """Whether the parameter may stand at an agent; at an only agent, every parameter may."""
+        return parameter.per_agent or self.max_agents == 1
+
 
 Methods = Mapping[str, MethodInfo]
 

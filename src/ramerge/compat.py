@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ramerge._errors import IncompatibleError, MergeError
 from ramerge._types import DType, TensorSpec
 from ramerge.checkpoint.base import Checkpoint
-from ramerge.checkpoint.facts import is_buffer, is_tied, is_vocabulary_tensor, tied_head
+from ramerge.checkpoint.facts import is_vocabulary_tensor
 
 SHOWN = 5  # tensor names in one message; the rest is counted
 
@@ -30,7 +30,6 @@ class Pairing:
     """The base's tensors with their counterparts. ``specs[name]``: one entry per agent, None = takes the base's."""
 
     specs: dict[str, tuple[TensorSpec | None, ...]] = field(default_factory=dict)
-    tied: list[TiedHead] = field(default_factory=list)
     decisions: list[str] = field(default_factory=list)
     problems: list[MergeError] = field(default_factory=list)
 
@@ -41,99 +40,36 @@ def listing(names: Sequence[str]) -> str:
     return shown + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
-def pair(
-    base: Checkpoint, agents: Mapping[str, Checkpoint], extra: str = "error"
-) -> Pairing:
-    """Find every base tensor in every agent.
+def pair(base: Checkpoint, agents: Mapping[str, Checkpoint]) -> Pairing:
+    """Find every base tensor in every agent of harmonised models (`checkpoint.harmonise`).
 
     Args:
         base: the base.
         agents: by name, in config order.
-        extra: what becomes of an agent's tensors that the base lacks: ``error`` or ``drop``.
     """
     pairing = Pairing()
-    found: list[dict[str, TensorSpec]] = [
-        _match_agent(pairing, base, t, name, checkpoint, extra)
-        for t, (name, checkpoint) in enumerate(agents.items())
-    ]
+    found = []
+    for agent, checkpoint in agents.items():
+        present = set(checkpoint.names())
+        specs = {name: checkpoint.spec(name) for name in base.names() if name in present}
+        lacking = [name for name in base.names() if name not in present]
+        if lacking:  # buffers and integers: anything else is a problem of the harmony
+            pairing.decisions.append(
+                f"agent `{agent}` lacks {listing(lacking)}: the base's are copied"
+            )
+        problems = (_unlike(agent, base.spec(name), spec) for name, spec in specs.items())
+        pairing.problems += [problem for problem in problems if problem is not None]
+        found.append(specs)
     for name in base.names():
         pairing.specs[name] = tuple(specs.get(name) for specs in found)
     return pairing
-
-
-def _match_agent(
-    pairing: Pairing, base: Checkpoint, t: int, agent: str, checkpoint: Checkpoint, extra: str
-) -> dict[str, TensorSpec]:
-    """One agent's specs by base name; problems and decisions go into ``pairing``."""
-    theirs = {name: checkpoint.spec(name) for name in checkpoint.names()}
-    ours = {name: base.spec(name) for name in base.names()}
-    _drop_tied_head(pairing, base, t, agent, checkpoint, theirs)
-    missing = [n for n in ours if n not in theirs]
-    buffers = [n for n in missing if is_buffer(ours[n]) or ours[n].dtype.is_discrete]
-    lost = [n for n in missing if n not in buffers]
-    if buffers:
-        pairing.decisions.append(f"agent `{agent}` lacks {listing(buffers)}: the base's are copied")
-    if lost:
-        pairing.problems.append(_missing(agent, lost, set(theirs) - set(ours), ours))
-    surplus = [n for n in theirs if n not in ours]
-    idle = [n for n in surplus if is_buffer(theirs[n])]
-    if idle:
-        pairing.decisions.append(f"agent `{agent}` has buffers that the base lacks, left out: {listing(idle)}")
-    surplus = [n for n in surplus if n not in idle]
-    if surplus and extra == "drop":
-        pairing.decisions.append(f"agent `{agent}` has tensors that the base lacks, dropped: {listing(surplus)}")
-    elif surplus and not lost:
-        pairing.problems.append(
-            IncompatibleError(
-                f"agent `{agent}` has {len(surplus)} tensors that the base lacks: {listing(surplus)}",
-                hint="value heads and towers can be left out with `--extra drop`; anything else means another base",
-            )
-        )
-    specs = {n: theirs[n] for n in ours if n in theirs}
-    for name, spec in specs.items():
-        problem = _unlike(agent, ours[name], spec)
-        if problem:
-            pairing.problems.append(problem)
-    return specs
-
-
-def _drop_tied_head(
-    pairing: Pairing,
-    base: Checkpoint,
-    t: int,
-    agent: str,
-    checkpoint: Checkpoint,
-    theirs: dict[str, TensorSpec],
-) -> None:
-    """Take a spare copy of the embedding out of ``theirs``; the engine compares the bytes before it merges."""
-    tie = tied_head(base.names(), base.config)
-    if tie is None or tie.head in base.names() or not is_tied(base.config):
-        return
-    if tie.head in theirs and tie.embed in theirs:
-        del theirs[tie.head]
-        pairing.tied.append(TiedHead(t, tie.head, tie.embed))
-        pairing.decisions.append(
-            f"`{tie.head}` of agent `{agent}` is left out: the base ties it to `{tie.embed}`; both must be equal"
-        )
-
-
-def _missing(
-    agent: str, lost: Sequence[str], surplus: set[str], ours: Mapping[str, TensorSpec]
-) -> MergeError:
-    hint = "is the download complete, and is this a full model of the same architecture?"
-    if surplus and len(lost) == len(ours):
-        example = sorted(surplus)[0]
-        hint = f"its names look different (`{example}`): a trainer's prefix, or another architecture"
-    return IncompatibleError(
-        f"agent `{agent}` lacks {len(lost)} of the base's {len(ours)} tensors: {listing(lost)}", hint=hint
-    )
 
 
 def _unlike(agent: str, ours: TensorSpec, theirs: TensorSpec) -> MergeError | None:
     if ours.shape != theirs.shape:
         hint = f"`{agent}` was trained from another base"
         if is_vocabulary_tensor(ours.name) and ours.shape[1:] == theirs.shape[1:]:
-            hint = f"the vocabularies differ: {theirs.shape[0]} rows against {ours.shape[0]}; tokens were added, or padding"
+            hint = f"the vocabularies differ: {theirs.shape[0]} rows against {ours.shape[0]}; see --vocabulary"
         return IncompatibleError(
             f"tensor `{ours.name}` is {list(theirs.shape)} in agent `{agent}` but {list(ours.shape)} in the base",
             hint=hint,
@@ -144,7 +80,9 @@ def _unlike(agent: str, ours: TensorSpec, theirs: TensorSpec) -> MergeError | No
                 f"tensor `{spec.name}` of {label} is stored as {spec.dtype.name}, which cannot be merged",
                 hint="dequantise the model to bfloat16 first",
             )
-    if ours.dtype.is_float != theirs.dtype.is_float or (ours.dtype.is_discrete and ours.dtype != theirs.dtype):
+    if ours.dtype.is_float != theirs.dtype.is_float or (
+        ours.dtype.is_discrete and ours.dtype != theirs.dtype
+    ):
         return IncompatibleError(
             f"tensor `{ours.name}` is {theirs.dtype.name} in agent `{agent}` but {ours.dtype.name} in the base"
         )

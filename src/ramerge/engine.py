@@ -23,16 +23,21 @@ import numpy as np
 
 from ramerge import numeric
 from ramerge._errors import IncompatibleError
-from ramerge._types import Bytes, F64, I64, Json
+from ramerge._types import F64, I64, Bytes, Json
 from ramerge.checkpoint.base import Checkpoint, Sink
 from ramerge.kernels import codec, fuse, limits, sample
+from ramerge.methods import rules
 from ramerge.methods.base import Context, Method, keywords
 from ramerge.planning import CHUNK, Plan, TensorPlan
+from ramerge.probes.measure import ChunkMeasures, Measures, join
+from ramerge.probes.measure import measure as measure_chunk
 from ramerge.probes.overlap import Overlap
 
 R = TypeVar("R")
 SAMPLED = 100  # one block in this many is sampled for the guess, and never fewer than `sample.MOST` of a tensor
-DOUBT = 0.04  # relative error of the sampled counts up to which it pays to merge with the guess at once
+DOUBT = (
+    0.04  # relative error of the sampled counts up to which it pays to merge with the guess at once
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,12 @@ class Worker:
     """
 
     def __init__(self, plan: Plan, chunk: int, observe: Observer = ignore) -> None:
-        specs = [s for t in plan.tensors for s in (t.output, t.base, *t.agents, *t.auxiliary) if s is not None]
+        specs = [
+            s
+            for t in plan.tensors
+            for s in (t.output, t.base, *t.agents, *t.auxiliary)
+            if s is not None
+        ]
         largest = max((s.dtype.itemsize for s in specs), default=1)
         longest = max((t.output.elements for t in plan.tensors), default=0)
         capacity = -(-min(chunk, max(longest, 1)) * largest // 64) * 64
@@ -100,7 +110,9 @@ class Worker:
         self.agents = np.empty((streams, capacity), np.uint8)
         self.codes = np.zeros(streams, np.int64)
         self.patterns = np.empty(chunk if len(plan.agents) > limits.MAX_DENSE else 0, np.uint32)
-        self._scratch = {wide: fuse.scratch(streams, wide=wide) for wide in {t.wide for t in plan.tensors}}
+        self._scratch = {
+            wide: fuse.scratch(streams, wide=wide) for wide in {t.wide for t in plan.tensors}
+        }
         self.real: type[np.floating[Any]] = np.float32
         self.base_code = 0
         self.n = 0
@@ -127,7 +139,9 @@ class Worker:
                 self._fill(1 + t, checkpoint, spec, task, self.agents[t])
                 self.codes[t] = codec.CODES.get(spec.dtype, -1)
 
-    def _fill(self, stream: int, checkpoint: Checkpoint, spec: Any, task: Task, room: Bytes) -> Bytes:
+    def _fill(
+        self, stream: int, checkpoint: Checkpoint, spec: Any, task: Task, room: Bytes
+    ) -> Bytes:
         piece = room[: self.n * spec.dtype.itemsize]
         checkpoint.read(spec.name, task.start, task.stop, piece)
         self.observe(stream, spec.name, task.start, piece)
@@ -217,7 +231,7 @@ def merge(
         plan: what to do.
         sink: where merged bytes go; tensors it reports as finished are not computed again.
         run: the executor.
-        chunk: elements per task, a multiple of `kernels.fuse.BLOCK`.
+        chunk: elements per task, a multiple of `kernels.limits.BLOCK`.
         observe: told of every piece of the first full pass.
         progress: called after every chunk.
 
@@ -226,17 +240,23 @@ def merge(
         IncompatibleError: data that only looked compatible (integer tensors that differ, untied heads).
         OutputError: from the sink.
     """
-    assert chunk % fuse.BLOCK == 0, "chunks must hold whole blocks, or results would depend on them"
+    assert chunk % limits.BLOCK == 0, (
+        "chunks must hold whole blocks, or results would depend on them"
+    )
     if plan.method.rule is None:  # whole tensors at once
         longest = max((t.output.elements for t in plan.tensors), default=1)
-        chunk = -(-max(longest, 1) // fuse.BLOCK) * fuse.BLOCK
+        chunk = -(-max(longest, 1) // limits.BLOCK) * limits.BLOCK
     loop = Loop(plan, sink, run, chunk, progress)
     numeric.check_tied(plan, chunk)
     facts = loop.probe()
     guess, sure = loop.guess()
-    records = {name: TensorRecord.from_json(len(plan.agents), r) for name, r in sink.finished.items()}
+    records = {
+        name: TensorRecord.from_json(len(plan.agents), r) for name, r in sink.finished.items()
+    }
     todo = [t for t in plan.tensors if t.name not in records]
-    records |= loop.sweep(todo, {g: lam for g, lam in guess.items() if g in sure}, facts, observe, "merge")
+    records |= loop.sweep(
+        todo, {g: lam for g, lam in guess.items() if g in sure}, facts, observe, "merge"
+    )
     exact = loop.exact_lambdas(records)
     again = [t for t in plan.merged if records[t.name].lambdas != exact[t.group]]
     if again:
@@ -283,20 +303,23 @@ class Loop:
         sure = {
             g
             for g, o in sampled.items()
-            if all(rule(o.with_unique_scaled(f), groups[g].values) == lambdas[g] for f in (1 - DOUBT, 1 + DOUBT))
+            if all(
+                rule(o.with_unique_scaled(f), groups[g].values) == lambdas[g]
+                for f in (1 - DOUBT, 1 + DOUBT)
+            )
         }
         return lambdas, sure
 
     def _sampled_overlap(self) -> dict[str, Overlap]:
         plan, agents = self.plan, len(self.plan.agents)
-        worker = Worker(plan, fuse.BLOCK)
+        worker = Worker(plan, limits.BLOCK)
         parts: dict[str, list[Overlap]] = {}
         for tensor in plan.merged:
             n = tensor.output.elements
-            most = max(sample.MOST, n // fuse.BLOCK // SAMPLED)
+            most = max(sample.MOST, n // limits.BLOCK // SAMPLED)
             seen = []
             for at in sample.blocks(n, most):
-                task = Task(tensor, int(at), min(int(at) + fuse.BLOCK, n))
+                task = Task(tensor, int(at), min(int(at) + limits.BLOCK, n))
                 worker.read(task)
                 seen.append(count(worker, task))
             overlap = Overlap.total(agents, seen)
@@ -385,6 +408,38 @@ def stream(
             progress(Step(done, total, phase))
 
 
+def measure(
+    plan: Plan, *, run: Executor, bound: float, chunk: int = CHUNK, progress: Progress | None = None
+) -> dict[str, Measures]:
+    """Measure every merged tensor in one pass (`probes.measure`).
+
+    Args:
+        plan: what to read; its mask decides what changed means.
+        run: the executor.
+        bound: epsilon of the `abs` mask, which is counted whatever is in force.
+        chunk: elements per task.
+        progress: called after every chunk.
+    """
+    numeric.check_tied(plan, chunk)
+
+    def work(worker: Worker, task: Task) -> ChunkMeasures:
+        worker.read(task)
+        overlap = count(worker, task)
+        out_code = codec.CODES[task.tensor.output.dtype]
+        return measure_chunk(worker, overlap, bound=bound, out_code=out_code)
+
+    records: dict[str, Measures] = {}
+    pending: list[ChunkMeasures] = []
+    for task, record in stream(
+        plan, plan.merged, work, run=run, chunk=chunk, progress=progress, phase="probe"
+    ):
+        pending.append(record)
+        if task.last:
+            records[task.tensor.name] = join(len(plan.agents), pending)
+            pending = []
+    return records
+
+
 def count(worker: Worker, task: Task) -> Overlap:
     """Contributor patterns of the chunk in the worker's buffers."""
     w, plan = worker, worker.plan
@@ -440,18 +495,22 @@ def merge_chunk(
     piece = w.out[: w.n * tensor.output.dtype.itemsize]
     kernel, coefficients = recipe(w, task, lambdas, facts)
 
+    kept = tensor.action == "keep"
+    streams = 0 if kept else len(w.codes)  # nobody read the agents of an excluded tensor
+    auxiliary = 0 if kept else len(plan.auxiliary)
+
     def run() -> tuple[int, I64]:
         table = _table(w)
         flags = kernel(
-            w.base, w.base_code, w.agents, w.codes, w.n, task.start, w.real(plan.epsilon), plan.grid,
-            len(plan.auxiliary), coefficients, w.out, out_code, w.scratch, table, w.patterns[: w.n],
+            w.base, w.base_code, w.agents[:streams], w.codes[:streams], w.n, task.start, w.real(plan.epsilon),
+            plan.grid, auxiliary, coefficients, w.out, out_code, w.scratch, table, w.patterns[: w.n],
         )  # fmt: skip
         return flags, table
 
     table = numeric.settle(w, task, run, piece)
     sink.write(tensor.name, task.start, piece)
-    if tensor.action == "keep":
-        return ChunkRecord(Overlap(len(plan.agents)))
+    if kept:
+        return ChunkRecord(Overlap(agents=len(plan.agents)))
     return ChunkRecord(_overlap(w, table), *diagnose(w, task, out_code))
 
 
@@ -461,7 +520,7 @@ def recipe(
     """The kernel of a task, and the coefficients that it applies."""
     method, tensor = worker.plan.method, task.tensor
     if tensor.action == "keep":
-        return fuse.fuse(keep_base, everywhere=False), ()
+        return fuse.fuse(rules.keep), ()
     context = Context(
         tensor=tensor.output,
         agents=len(worker.plan.agents),
@@ -477,12 +536,6 @@ def recipe(
     return kernel, method.coefficients(context, tensor.values)
 
 
-def keep_base(x, theta, pattern, contributors, k, start, coef, out, spare):  # type: ignore[no-untyped-def]
-    """Block rule of excluded tensors: the base's values."""
-    for i in range(k):
-        out[i] = x[i]
-
-
 def diagnose(worker: Worker, task: Task, out_code: int) -> tuple[tuple[F64, ...], I64]:
     """Sampled blocks of the merged chunk: partial sums per block, tallies over all of them."""
     w, plan, agents = worker, worker.plan, len(worker.plan.agents)
@@ -493,17 +546,21 @@ def diagnose(worker: Worker, task: Task, out_code: int) -> tuple[tuple[F64, ...]
         sums = np.zeros((2, agents))
         at = int(start) - task.start
         sample.diagnose(
-            w.base, w.base_code, w.agents, w.codes, at, min(fuse.BLOCK, w.n - at), w.real(plan.epsilon),
+            w.base, w.base_code, w.agents, w.codes, at, min(limits.BLOCK, w.n - at), w.real(plan.epsilon),
             plan.grid, len(plan.auxiliary), w.out, out_code, w.scratch, sums, tallies,
         )  # fmt: skip
         partial.append(sums)
     return tuple(partial), tallies
 
 
-def fold(agents: int, chunks: Sequence[ChunkRecord], lambdas: tuple[float, ...] | None) -> TensorRecord:
+def fold(
+    agents: int, chunks: Sequence[ChunkRecord], lambdas: tuple[float, ...] | None
+) -> TensorRecord:
     """One record for a tensor. Float sums are exact over the fixed blocks, whatever chunks they lay in."""
     blocks = [block for chunk in chunks for block in chunk.sums]
-    tallies = sum((c.tallies for c in chunks if c.tallies is not None), np.zeros((1 + agents, 2), np.int64))
+    tallies = sum(
+        (c.tallies for c in chunks if c.tallies is not None), np.zeros((1 + agents, 2), np.int64)
+    )
     return TensorRecord(
         overlap=Overlap.total(agents, (c.overlap for c in chunks)),
         lambdas=lambdas,
@@ -517,19 +574,23 @@ def whole_tensor_kernel(method: Method, tensor: TensorPlan) -> Callable[..., Any
     """A numpy method in the shape of a fused kernel; its chunk is the whole tensor."""
 
     def kernel(
-        base: Bytes, base_code: int, agents: Any, codes: I64, n: int, start: int, epsilon: Any, grid: bool,
+        base: Bytes, base_code: int, agents: Any, codes: I64, n: int, start: int, epsilon: Any, grid: Any,
         auxiliary: int, context: Context, out: Bytes, out_code: int, scratch: Any, counts: I64, patterns: Any,
-    ) -> int:  # fmt: skip # noqa: FBT001
+    ) -> int:  # fmt: skip
         assert start == 0 and n == tensor.output.elements, "whole-tensor methods see whole tensors"
         flags = fuse.count(
             base, base_code, agents, codes, n, epsilon, grid, auxiliary, scratch, counts, patterns
         )
+        if n == 0:
+            return 0
         values = np.empty((1 + codes.size, n), context.real)
         fuse.decode_whole(base, base_code, n, values[0])
         for t in range(codes.size):
             fuse.decode_whole(agents[t], codes[t], n, values[1 + t])
-        shaped = values.reshape(-1, *tensor.output.shape)
-        merged = method.function(shaped[0], shaped[1:], tensor.name, **keywords(method.function, tensor.values))
+        shaped = values.reshape(len(values), *tensor.output.shape)
+        merged = method.function(
+            shaped[0], shaped[1:], tensor.name, **keywords(method.function, tensor.values)
+        )
         y = np.ascontiguousarray(merged, dtype=context.real).reshape(-1)
         y = np.where(y == values[0], values[0], y)
         flags |= fuse.encode_whole(y, out_code, n, out)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge._errors import IncompatibleError, MergeError, NumericError
-from ramerge._types import Bytes, DType, I64, TensorSpec
+from ramerge._types import I64, Bytes, DType, TensorSpec
 from ramerge.checkpoint.base import Checkpoint
 from ramerge.kernels import codec, fuse
 from ramerge.planning import Plan
@@ -51,9 +51,24 @@ def settle(worker: Worker, task: Task, run: Run, out: Bytes | None) -> I64:
     if out is not None:
         dtype = task.tensor.output.dtype
         bad |= ~np.isfinite(numbers(out, dtype))
-        kept = recode(original[: worker.n * task.tensor.base.dtype.itemsize], task.tensor.base.dtype, dtype)
+        raw = original[: worker.n * task.tensor.base.dtype.itemsize]
+        kept = recode(raw, task.tensor.base.dtype, dtype)
+        _check_fits(task, raw, kept)
         out.reshape(-1, dtype.itemsize)[bad] = kept.reshape(-1, dtype.itemsize)[bad]
     return counts
+
+
+def _check_fits(task: Task, base: Bytes, kept: Bytes) -> None:
+    """Whether the base's values, which `keep_base` falls back on, can be stored at all."""
+    tensor, dtype = task.tensor, task.tensor.output.dtype
+    lost = np.isfinite(numbers(base, tensor.base.dtype)) & ~np.isfinite(numbers(kept, dtype))
+    if lost.any():
+        first = task.start + int(np.flatnonzero(lost)[0])
+        raise NumericError(
+            f"`{tensor.name}` of the base overflows {dtype.name}: element {first}"
+            f" ({index(first, tensor.output.shape)}) cannot be kept",
+            hint="write a wider dtype (`out_dtype: bfloat16` or `float32`)",
+        )
 
 
 def numbers(raw: Bytes, dtype: DType) -> NDArray[Any]:
@@ -95,15 +110,21 @@ def _blank(worker: Worker, task: Task, bad: NDArray[np.bool_]) -> None:
 
 def _describe(worker: Worker, task: Task, flags: int, out: Bytes | None) -> MergeError:
     plan, tensor = worker.plan, task.tensor
-    hint = "set `nonfinite: keep_base` to keep the base's values there, or `propagate` to write them"
+    hint = (
+        "set `nonfinite: keep_base` to keep the base's values there, or `propagate` to write them"
+    )
     models: list[tuple[str, Checkpoint, TensorSpec | None]] = [("the base", plan.base, tensor.base)]
     models += [
         (f"agent `{name}`", checkpoint, spec)
-        for name, checkpoint, spec in zip(plan.agent_names, plan.agents, tensor.agents, strict=True)
+        for name, checkpoint, spec in zip(
+            plan.agent_names, plan.agents, tensor.agents, strict=False
+        )
     ]
     models += [
         (f"the auxiliary weights of agent `{name}`", checkpoint, spec)
-        for name, checkpoint, spec in zip(plan.agent_names, plan.auxiliary, tensor.auxiliary, strict=False)
+        for name, checkpoint, spec in zip(
+            plan.agent_names, plan.auxiliary, tensor.auxiliary, strict=False
+        )
     ]
     for bit, (label, checkpoint, spec) in enumerate(models):
         flag = int(fuse.BASE_NONFINITE) if bit == 0 else 1 << (fuse.AGENT_SHIFT + bit - 1)
@@ -158,7 +179,7 @@ def check_tied(plan: Plan, chunk: int) -> None:
             pieces = [r[: (stop - start) * head.dtype.itemsize] for r in room]
             checkpoint.read(tie.head, start, stop, pieces[0])
             checkpoint.read(tie.embedding, start, stop, pieces[1])
-            same = same and np.array_equal(*pieces)
+            same = same and np.array_equal(pieces[0], pieces[1])
         if not same:
             raise IncompatibleError(
                 f"`{tie.head}` of agent `{name}` differs from its `{tie.embedding}`, but the base ties the two",

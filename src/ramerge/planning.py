@@ -15,12 +15,17 @@ from typing import Any, Literal
 from ramerge import compat
 from ramerge._errors import ConfigError, IncompatibleError, MergeError, raise_problems
 from ramerge._types import DType, Json, TensorSpec
-from ramerge.checkpoint.base import Checkpoint, Layout
+from ramerge.checkpoint.base import Checkpoint, Layout, Notice
+from ramerge.checkpoint.configs import Findings, check_configs
 from ramerge.checkpoint.facts import block_of, is_buffer, module_of
+from ramerge.checkpoint.harmonise import Extra, Vocabulary, harmonise
 from ramerge.checkpoint.layout import plan_layout
+from ramerge.checkpoint.sidefiles import generation_config_problems
+from ramerge.checkpoint.tokens import check_tokens
 from ramerge.compat import TiedHead
 from ramerge.config import resolve
-from ramerge.config.job import Job
+from ramerge.config.inputs import Inputs
+from ramerge.config.job import Job, Slice
 from ramerge.kernels.limits import MAX_AGENTS
 from ramerge.methods.base import Method, Values
 
@@ -64,7 +69,9 @@ class TensorPlan:
     @property
     def bytes_read(self) -> int:
         """Bytes that one pass over the inputs reads."""
-        return self.base.nbytes + sum(s.nbytes for s in (*self.agents, *self.auxiliary) if s is not None)
+        return self.base.nbytes + sum(
+            s.nbytes for s in (*self.agents, *self.auxiliary) if s is not None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +86,11 @@ class Plan:
     tensors: tuple[TensorPlan, ...]
     layout: Layout
     values: Values  # global ones; a per-agent parameter is a tuple
+    sources: Mapping[str, str]  # where each agent comes from, as the user named it
     auxiliary: tuple[Checkpoint, ...] = ()
     tied: tuple[TiedHead, ...] = ()
+    config_tied: bool | None = None  # what config.json must say of the output head; None leaves it
+    config_vocabulary: int | None = None  # the vocabulary size that it must give; None leaves it
     decisions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -157,10 +167,10 @@ def build(
     agents: Mapping[str, Checkpoint],
     auxiliary: Mapping[str, Checkpoint] | None = None,
     *,
-    extra: str = "error",
-    problems: Sequence[MergeError] = (),
+    extra: Extra = "error",
+    vocabulary: Vocabulary = "error",
 ) -> Plan:
-    """Check everything that headers can tell, and lay out the merge.
+    """`plan` for models that need no preparation.
 
     Args:
         job: the merge as configured.
@@ -168,27 +178,44 @@ def build(
         base: the opened base (the first agent, for methods that need none).
         agents: opened agents by name, in config order.
         auxiliary: opened extra weights by agent (Fisher).
-        extra: what becomes of an agent's tensors that the base lacks.
-        problems: found earlier, to be reported with the ones found here.
+        extra: what becomes of tensors that not all models have (`checkpoint.harmonise`).
+        vocabulary: what becomes of embeddings of unequal length.
 
     Raises:
         MergeError: one problem, or a ProblemsError with all of them.
     """
-    found = [*problems, *_check_parameters(job, method, agents)]
-    raise_problems([p for p in found if isinstance(p, ConfigError)])
-    whole = resolve.values(job, method.info, "", 0.0)
+    inputs = Inputs(job, base, agents, resolve.depths(base.names()))
+    return plan(inputs, method, auxiliary or {}, extra=extra, vocabulary=vocabulary)
+
+
+def plan(
+    inputs: Inputs,
+    method: Method,
+    auxiliary: Mapping[str, Checkpoint],
+    *,
+    extra: Extra = "error",
+    vocabulary: Vocabulary = "error",
+) -> Plan:
+    """Check everything that headers can tell, and lay out the merge; arguments and errors as for `build`."""
+    job, base, agents = inputs.job, inputs.base, inputs.agents
+    raise_problems(_check_parameters(job, method, agents))
     active = _active(job, agents)
     decisions = [
-        f"agent `{name}` has weight 0 and is left out, of the counts too" for name in agents if name not in active
+        f"agent `{name}` has weight 0 and is left out, of the counts too"
+        for name in agents
+        if name not in active
     ]
-    whole, job_agents = _restrict(whole, method, list(agents), active), {n: agents[n] for n in active}
-    whole["based"] = job.base is not None
-    pairing = compat.pair(base, job_agents, extra)
-    raise_problems([*found, *pairing.problems])
-    extras = {n: c for n, c in (auxiliary or {}).items() if n in active}
-    depth = resolve.depths(base.names())
+    decisions += [notice.message for notice in _notices(inputs)]
+    merged = {n: agents[n] for n in active}
+    findings = _side_findings(job, base, merged)
+    harmony = harmonise(base, merged, extra=extra, vocabulary=vocabulary)
+    raise_problems([*harmony.problems, *(p for f in findings for p in f.problems)])
+    base, job_agents = harmony.base, harmony.agents
+    pairing = compat.pair(base, job_agents)
+    raise_problems(pairing.problems)
+    extras = {n: c for n, c in auxiliary.items() if n in active}
     tensors = tuple(
-        _tensor(job, method, base.spec(name), specs, depth[name], list(agents), active, extras)
+        _tensor(inputs, method, base.spec(name), specs, active, extras)
         for name, specs in pairing.specs.items()
     )
     _say_copied(decisions, tensors)
@@ -198,68 +225,128 @@ def build(
         base=base,
         agents=tuple(job_agents.values()),
         agent_names=tuple(job_agents),
+        sources={a.name: a.source for a in job.agents if a.name in job_agents},
         tensors=tensors,
         layout=plan_layout([t.output for t in tensors], job.shard_size),
-        values=whole,
+        values=_values(inputs, method, "", 0.0, None, active),
         auxiliary=tuple(extras.values()),
-        tied=tuple(pairing.tied),
-        decisions=(*decisions, *pairing.decisions),
-        warnings=(*job.notes, *compat.dtype_warnings(base, job_agents)),
+        tied=tuple(
+            TiedHead(active.index(agent), head, embed) for agent, head, embed in harmony.equal
+        ),
+        config_tied=harmony.tied,
+        config_vocabulary=harmony.vocab_size,
+        decisions=(*decisions, *harmony.decisions, *pairing.decisions),
+        warnings=(
+            *job.notes,
+            *_unused(job, base),
+            *(notice.message for f in findings for notice in f.notices),
+            *compat.dtype_warnings(base, job_agents),
+        ),
     )
 
 
-def _check_parameters(job: Job, method: Method, agents: Mapping[str, Checkpoint]) -> list[MergeError]:
+def _side_findings(job: Job, base: Checkpoint, agents: Mapping[str, Checkpoint]) -> list[Findings]:
+    """What the side files of the models as they are say against this merge.
+
+    A job with a tokenizer of its own, or with slices, has settled both: its views no longer are what their configs say.
+    """
+    if job.tokenizer is not None or job.slices:
+        return []
+    found = [check(base, agents) for check in (check_configs, check_tokens)]
+    return [*found, Findings((), generation_config_problems(base.directory))]
+
+
+def _notices(inputs: Inputs) -> list[Notice]:
+    """What opening and preparing the models had to say, each thing once."""
+    models = (inputs.base, *inputs.agents.values())
+    return list(dict.fromkeys([*(n for m in models for n in m.notices), *inputs.notices]))
+
+
+def _unused(job: Job, base: Checkpoint) -> list[str]:
+    patterns = resolve.unused_filters(job, base.names())
+    return [f"the filter `{p}` fits no tensor" for p in patterns]
+
+
+def _check_parameters(
+    job: Job, method: Method, agents: Mapping[str, Checkpoint]
+) -> list[MergeError]:
     problems: list[MergeError] = list(resolve.missing(job, method.info))
     if len(agents) > MAX_AGENTS:
-        problems.append(ConfigError(f"{len(agents)} agents are too many: the limit is {MAX_AGENTS}"))
+        problems.append(
+            ConfigError(f"{len(agents)} agents are too many: the limit is {MAX_AGENTS}")
+        )
     most, least = method.max_agents, method.min_agents
     if len(agents) < least or (most is not None and len(agents) > most):
-        wanted = f"{least}" if least == most else f"at least {least}" if most is None else f"{least} to {most}"
+        wanted = (
+            f"{least}"
+            if least == most
+            else f"at least {least}"
+            if most is None
+            else f"{least} to {most}"
+        )
         problems.append(ConfigError(f"`{method.name}` merges {wanted} agents, not {len(agents)}"))
     return problems
 
 
 def _active(job: Job, agents: Mapping[str, Checkpoint]) -> list[str]:
     """Agents that are not switched off as a whole by a weight of 0."""
-    settings = {a.name: a.parameters.get("weight", job.parameters.get("weight")) for a in job.agents}
+    settings = {
+        a.name: a.parameters.get("weight", job.parameters.get("weight")) for a in job.agents
+    }
     off = [n for n in agents if settings.get(n) == 0 and not isinstance(settings.get(n), bool)]
     if len(off) == len(agents):
         raise ConfigError("every agent has weight 0, so there is nothing to merge")
     return [n for n in agents if n not in off]
 
 
-def _restrict(values: Values, method: Method, names: Sequence[str], active: Sequence[str]) -> dict[str, Any]:
-    """Per-agent values of the active agents only."""
-    keep = [i for i, n in enumerate(names) if n in active]
-    return {k: tuple(v[i] for i in keep) if k in method.per_agent else v for k, v in values.items()}
+def _values(
+    inputs: Inputs,
+    method: Method,
+    tensor: str,
+    depth: float,
+    piece: Slice | None,
+    active: Sequence[str],
+) -> dict[str, Any]:
+    """Parameters for one tensor; per-agent ones of the active agents only."""
+    found = resolve.values(inputs.job, method.info, tensor, depth, piece)
+    keep = [i for i, name in enumerate(inputs.agents) if name in active]
+    values = {
+        k: tuple(v[i] for i in keep) if k in method.per_agent else v for k, v in found.items()
+    }
+    values["based"] = inputs.job.base is not None  # for methods that work with and without a base
+    return values
 
 
 def _tensor(
-    job: Job,
+    inputs: Inputs,
     method: Method,
     spec: TensorSpec,
     specs: tuple[TensorSpec | None, ...],
-    depth: float,
-    names: Sequence[str],
     active: Sequence[str],
     auxiliary: Mapping[str, Checkpoint],
 ) -> TensorPlan:
+    job, name = inputs.job, spec.name
     copied = is_buffer(spec) or not spec.dtype.is_float
-    kept = not copied and resolve.excluded(job.exclude, spec.name)
+    kept = not copied and resolve.excluded(job.exclude, name)
     output = spec if copied or job.out_dtype is None else replace(spec, dtype=job.out_dtype)
-    values = _restrict(resolve.values(job, method.info, spec.name, depth), method, names, active)
-    values["based"] = job.base is not None  # for methods that work with and without a base
+    values = _values(
+        inputs, method, name, inputs.depths.get(name, 0.0), inputs.pieces.get(name), active
+    )
     weights = values.get("weight")
-    if weights is not None and method.masked:  # weight 0 here: as good as absent here, in counts too
+    if (
+        weights is not None and method.masked
+    ):  # weight 0 here: as good as absent here, in counts too
         specs = tuple(None if w == 0 else s for w, s in zip(weights, specs, strict=True))
     return TensorPlan(
         output=output,
         action="copy" if copied else "keep" if kept else "merge",
         base=spec,
         agents=() if kept else tuple(None if copied and is_buffer(spec) else s for s in specs),
-        group=scope_group(spec.name, str(values.get("scope", "model"))),
+        group=scope_group(name, str(values.get("scope", "model"))),
         values=values,
-        auxiliary=() if kept or copied else tuple(_extra_spec(n, c, spec) for n, c in auxiliary.items()),
+        auxiliary=()
+        if kept or copied
+        else tuple(_extra_spec(n, c, spec) for n, c in auxiliary.items()),
     )
 
 
@@ -285,6 +372,8 @@ def _say_copied(decisions: list[str], tensors: Sequence[TensorPlan]) -> None:
     copied = [t.name for t in tensors if t.action == "copy"]
     kept = [t.name for t in tensors if t.action == "keep"]
     if copied:
-        decisions.append(f"copied from the base, not merged (integers or buffers): {compat.listing(copied)}")
+        decisions.append(
+            f"copied from the base, not merged (integers or buffers): {compat.listing(copied)}"
+        )
     if kept:
         decisions.append(f"excluded from the merge, the base's kept: {compat.listing(kept)}")

@@ -123,7 +123,9 @@ def _lambdas(plan: Plan, outcome: Outcome, t: int) -> list[tuple[float, int]]:
     """λ of agent t in every scope, with its unique elements there."""
     unique: dict[str, int] = {}
     for tensor in plan.merged:
-        unique[tensor.group] = unique.get(tensor.group, 0) + outcome.records[tensor.name].overlap.unique(t)
+        unique[tensor.group] = unique.get(tensor.group, 0) + outcome.records[
+            tensor.name
+        ].overlap.unique(t)
     return [(lams[t], unique[group]) for group, lams in outcome.lambdas.items() if lams]
 
 
@@ -144,11 +146,18 @@ def notes(plan: Plan, outcome: Outcome, summaries: Sequence[AgentSummary]) -> tu
     """What the numbers say that a reader should not have to find out alone."""
     found = []
     lams = [a.lam for a in summaries]
-    if len(lams) > 1 and len(set(lams)) == 1 and lams[0] not in {None, 1.0} and plan.values.get("scope") == "model":
+    if (
+        len(lams) > 1
+        and len(set(lams)) == 1
+        and lams[0] not in {None, 1.0}
+        and plan.values.get("scope") == "model"
+    ):
         found.append(f"every ρ reaches alpha, so all agents have the same λ = {lams[0]:.4g}")
     for a in summaries:
         if a.changed == 0:
-            found.append(f"agent `{a.name}` does not differ from the base anywhere (mask `{plan.values.get('mask', 'exact')}`)")
+            found.append(
+                f"agent `{a.name}` does not differ from the base anywhere (mask `{plan.values.get('mask', 'exact')}`)"
+            )
         elif a.density > 0.8:
             found.append(
                 f"agent `{a.name}` changed {a.density:.0%} of all elements: with little left unique, RAM comes close to"
@@ -165,7 +174,12 @@ def notes(plan: Plan, outcome: Outcome, summaries: Sequence[AgentSummary]) -> tu
 
 
 def report(
-    plan: Plan, outcome: Outcome, *, seconds: float, output: Path | None, files: Sequence[OutputFile]
+    plan: Plan,
+    outcome: Outcome,
+    *,
+    seconds: float,
+    output: Path | None,
+    files: Sequence[OutputFile],
 ) -> MergeReport:
     """Put everything together."""
     summaries = agents(plan, outcome)

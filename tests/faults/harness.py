@@ -121,12 +121,13 @@ class Result:
 class Server:
     """Runs commands in children of one warm process."""
 
-    def __init__(self, argv: list[str], logs: Path) -> None:
+    def __init__(self, argv: list[str], logs: Path, given: dict | None = None) -> None:
         logs.mkdir(parents=True, exist_ok=True)
         self.logs, self.count = logs, 0
         reader, writer = os.pipe()
         command = [sys.executable, str(Path(__file__).with_name("server.py")), str(writer)]
         environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "NO_COLOR": "1"}
+        environment |= given or {}
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

@@ -3,7 +3,7 @@
 A run of ramerge costs a second of imports; the bench needs thousands. Reads one JSON object a line
 on stdin and answers with one on the descriptor that its argument names:
 
-    {"argv": [...], "log": path, "stop": bool, "flock": "works|missing|lies"}  ->  {"pid": n}
+    {"argv": [...], "log": path, "stop": bool, ...}  ->  {"pid": n}
     {"wait": pid}                                           ->  {"status": n, "rss": kilobytes}
     {"quit": true}
 
@@ -16,8 +16,11 @@ import errno
 import fcntl
 import json
 import os
+import resource
 import signal
 import sys
+
+import numpy as np
 
 
 def main() -> None:
@@ -51,16 +54,42 @@ def child(run, request) -> None:
     os.close(int(sys.argv[1]))
     for name, value in request.get("env", {}).items():
         os.environ[name] = value
+    os.chdir(request.get("cwd", "."))
     if request.get("flock", "works") != "works":
         fcntl.flock = missing if request["flock"] == "missing" else lies
+    if request.get("sparse"):
+        keep_sparse()
+    if request.get("blind"):
+        from ramerge.checkpoint import target
+
+        target.free_bytes = lambda path: 1 << 50
+    if "fsize" in request:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (request["fsize"], request["fsize"]))
     if request.get("stop"):
         os.kill(os.getpid(), signal.SIGSTOP)
     code = 70
     try:
         code = run(request["argv"])
         sys.stdout.flush()
+    except KeyboardInterrupt:  # before the command line could take it
+        code = 130
     finally:
         os._exit(code)
+
+
+def keep_sparse() -> None:
+    """Leave zeros unwritten and room unreserved, so that a huge output fits on a small disk."""
+    from ramerge.checkpoint import shard, target
+
+    write = shard.write_all
+
+    def write_some(fd: int, data, at: int) -> None:
+        if bytes(data[:1]) != b"\0" or np.frombuffer(data, np.uint8).any():
+            write(fd, data, at)
+
+    shard.write_all = write_some
+    shard.reserve = os.ftruncate
+    target.free_bytes = lambda path: 1 << 50
 
 
 def missing(fd: int, how: int) -> None:

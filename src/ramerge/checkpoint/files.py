@@ -48,7 +48,7 @@ def shown(name: object) -> str:
 
 def redacted(source: str) -> str:
     """``source`` without credentials: what messages, reports and manifests may show."""
-    return _SECRET.sub("", source)
+    return _SECRET.sub(lambda found: "" if found[0].endswith("@") else "***", source)
 
 
 def check_basename(name: str, where: str) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ramerge._errors import CorruptInputError
 from ramerge._types import Bytes
 from ramerge.checkpoint.base import Checkpoint, Extent, OutputFile
+from ramerge.checkpoint.promises import check_promises, check_unchanged, stamp
 
 STEP = 1 << 20  # bytes per read
 
@@ -94,19 +96,26 @@ class OrderedHasher:
 class InputHashes:
     """SHA-256 of every input file of a merge; the engine's observer (`engine.Observer`).
 
-    Files whose tensors are visited in the order in which they lie are hashed on the way; the others
-    are read once more.
+    Tensors that are visited in the order in which they lie are hashed on the way, most often all of
+    them; the bytes between are read once more.
     """
 
     def __init__(self, checkpoints: Sequence[Checkpoint], visited: Sequence[Sequence[str]]) -> None:
         """Take the streams in engine order, and of each the tensors to be read, in order."""
         self._checkpoints = checkpoints
+        self._stamps = {f.path: stamp(f.path) for c in checkpoints for f in c.files()}
         self._hashers: list[dict[str, OrderedHasher]] = []
         self._extents: list[dict[str, Extent]] = []
         for checkpoint, names in zip(checkpoints, visited, strict=True):
+            paths = {file.name: file.path for file in checkpoint.files()}
             extents = {n: e for n in names if (e := checkpoint.extent(n)) is not None}
-            self._extents.append(extents)
-            self._hashers.append(_hashers(checkpoint, list(extents.values())))
+            followed = dict(_by_file(extents))
+            self._extents.append(
+                {n: e for tensors in followed.values() for n, e in tensors.items()}
+            )
+            self._hashers.append(
+                {f: OrderedHasher(paths[f], list(t.values())) for f, t in followed.items()}
+            )
 
     def __call__(self, stream: int, name: str, start: int, data: Bytes) -> None:
         """Take note of a piece that was read: elements from ``start`` of tensor ``name``."""
@@ -125,26 +134,56 @@ class InputHashes:
                 hasher.abort()
 
     def finish(self) -> list[tuple[OutputFile, ...]]:
-        """Name, size and digest of every file, per stream."""
-        done: dict[Path, tuple[int, str]] = {}
+        """Name, size and digest of every file, per stream.
+
+        Raises:
+            CorruptInputError: a file changed while it was read, or is not what its origin says.
+        """
+        files = {f.path: f for checkpoint in self._checkpoints for f in checkpoint.files()}
+        followed = {
+            file.path: hashers[file.name]
+            for checkpoint, hashers in zip(self._checkpoints, self._hashers, strict=True)
+            for file in checkpoint.files()
+            if file.name in hashers
+        }
+
+        def digest(path: Path) -> tuple[int, str]:
+            return followed[path].finish() if path in followed else hash_file(path)
+
+        with ThreadPoolExecutor(4) as pool:
+            done = dict(zip(files, pool.map(digest, files), strict=True))
+        for path, file in files.items():
+            check_unchanged(file, self._stamps[path])
         result = []
-        for checkpoint, hashers in zip(self._checkpoints, self._hashers, strict=True):
-            for file in checkpoint.files():
-                if file.path not in done:
-                    hasher = hashers.get(file.name)
-                    done[file.path] = hasher.finish() if hasher else hash_file(file.path)
+        for checkpoint in self._checkpoints:
             result.append(tuple(OutputFile(f.name, *done[f.path]) for f in checkpoint.files()))
+            check_promises(checkpoint, result[-1])
         return result
 
 
-def _hashers(checkpoint: Checkpoint, extents: Sequence[Extent]) -> dict[str, OrderedHasher]:
-    """A hasher for each file whose extents come in ascending order."""
-    paths: Mapping[str, Path] = {f.name: f.path for f in checkpoint.files()}
-    by_file: dict[str, list[Extent]] = {}
-    for extent in extents:
-        by_file.setdefault(extent.file, []).append(extent)
-    return {
-        name: OrderedHasher(paths[name], pieces)
-        for name, pieces in by_file.items()
-        if all(a.offset + a.nbytes <= b.offset for a, b in pairwise(pieces))
-    }
+def _by_file(extents: Mapping[str, Extent]) -> Iterator[tuple[str, dict[str, Extent]]]:
+    """Each file with those of its tensors that come in the order in which they lie."""
+    files: dict[str, list[tuple[str, Extent]]] = {}
+    for name, extent in extents.items():
+        if extent.nbytes:
+            files.setdefault(extent.file, []).append((name, extent))
+    for file, tensors in files.items():
+        kept = longest_ascent([extent.offset for _, extent in tensors])
+        yield file, dict(tensors[i] for i in kept)
+
+
+def longest_ascent(values: Sequence[int]) -> list[int]:
+    """Indices of a longest subsequence that ascends strictly (patience sorting)."""
+    tops: list[int] = []  # tops[k]: value that ends the best ascent of k + 1 values so far
+    at: list[int] = []  # its index
+    before: list[int] = []  # index of the value before values[i] in its ascent, or -1
+    for i, value in enumerate(values):
+        k = bisect_left(tops, value)
+        before.append(at[k - 1] if k else -1)
+        tops[k : k + 1], at[k : k + 1] = [value], [i]
+    ascent = []
+    i = at[-1] if at else -1
+    while i >= 0:
+        ascent.append(i)
+        i = before[i]
+    return ascent[::-1]

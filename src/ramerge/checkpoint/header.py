@@ -23,6 +23,7 @@ from ramerge._types import DType, TensorSpec
 from ramerge.checkpoint.files import is_plain, json_object, read_exactly, shown, sniff
 
 MAX_HEADER = 100_000_000  # bytes, the format's own cap
+MAX_TENSORS = 100_000  # per file; the largest public models have that many in all their files
 MAX_RANK = 64  # numpy's limit
 _MAX_ELEMENTS = 2**63 - 1
 _FIELDS = {"dtype", "shape", "data_offsets"}
@@ -94,6 +95,11 @@ def parse_header(data: bytes, size: int, name: str) -> Header:
     """
     if not data.startswith(b"{"):
         raise CorruptInputError(f"the header of {shown(name)} does not start with an opening brace")
+    if data.count(b"{") > MAX_TENSORS + 2:  # one opens each tensor's description; names aside
+        raise CorruptInputError(
+            f"the header of {shown(name)} describes more than {MAX_TENSORS:,} tensors",
+            hint="no known model has so many in one file",
+        )
     start = 8 + len(data)
     with _no_garbage_collection():
         entries = json_object(data, name)

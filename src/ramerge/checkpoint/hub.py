@@ -26,7 +26,7 @@ _WANTED = [
     "LICENSE*",
     "NOTICE*",
 ]
-_PICKLES = ["pytorch_model*.bin"]
+_PICKLES = ["pytorch_model*.bin", "adapter_model.bin"]
 # Copies of the weights in other layouts, as many gigabytes as the model itself.
 _UNWANTED = [
     "consolidated*",

@@ -23,6 +23,7 @@ from ramerge._errors import (
 from ramerge.checkpoint.base import Notice
 from ramerge.checkpoint.files import check_basename, json_object, read_small, resolve_inside, shown
 
+_NEAREST = 20_000  # names among which a similar one is looked for; it takes seconds beyond
 _SHOWN = 5  # problems of one kind that are listed; the others are counted
 
 
@@ -182,7 +183,7 @@ def _disagreement(name: str, homes: list[str], index: Index, naming: Naming) -> 
     if len(homes) > 1:
         return f"{tensor} is stored twice, in {shown(homes[0])} and in {shown(homes[1])}"
     if said is None:
-        like = nearest(name, index.weight_map)
+        like = nearest(name, index.weight_map) if len(index.weight_map) < _NEAREST else None
         near = f" (it does list {shown(like)})" if like else ""
         return f"{tensor} is stored in {shown(homes[0])}, but {naming.index} does not list it{near}"
     if not homes:

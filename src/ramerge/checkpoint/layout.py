@@ -1,8 +1,9 @@
-"""Where every output byte will lie, decided before anything is written: a pure function of specs and shard size.
+"""Where every output byte will lie: a pure function of specs and shard size.
 
-Format: https://github.com/huggingface/safetensors (8 bytes header length, JSON header padded with spaces to a multiple
-of 8, then the tensors without holes). Tensors are in sorted name order, so equal inputs give equal files whatever the
-inputs' own sharding was.
+Format: https://github.com/huggingface/safetensors (8 bytes header length, JSON header padded with
+spaces to a multiple of 8, then the tensors without holes). Tensors go to files in sorted name
+order, so equal inputs give equal files whatever the inputs' own sharding was. Inside a file wider
+types come first, as the library has it, so that every tensor is aligned to its elements.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ def plan_layout(specs: Sequence[TensorSpec], shard_size: int) -> Layout:
         if total == 1
         else [f"model-{i + 1:05d}-of-{total:05d}.safetensors" for i in range(total)]
     )
-    return Layout(tuple(zip(names, map(tuple, shards), strict=True)), METADATA)
+    aligned = (tuple(sorted(shard, key=lambda s: (-s.dtype.bits, s.name))) for shard in shards)
+    return Layout(tuple(zip(names, aligned, strict=True)), METADATA)
 
 
 def encode_header(specs: Sequence[TensorSpec], metadata: Mapping[str, str]) -> bytes:
-    """The length prefix and the padded JSON header of one file whose tensors follow in this order."""
+    """Length prefix and padded JSON header of a file whose tensors follow in this order."""
     header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     offset = 0
     for spec in specs:

@@ -22,13 +22,15 @@ from ramerge._types import Bytes, DType, TensorSpec
 from ramerge.checkpoint.base import Checkpoint, Extent, Notice, SourceFile
 from ramerge.checkpoint.files import json_object, read_small, redacted, resolve_inside, shown
 from ramerge.checkpoint.lora_config import CONFIG, LoraConfig, parse_lora_config
-from ramerge.checkpoint.lora_match import Change, Delta, Pair, match
+from ramerge.checkpoint.lora_match import Change, Delta, Pair, match, moved
 from ramerge.checkpoint.numbers import numbers, read_numbers
+from ramerge.checkpoint.pickles import open_pickle_file
 from ramerge.checkpoint.prefixes import stripped
 from ramerge.checkpoint.safetensors import open_file
 
 WEIGHTS = "adapter_model.safetensors"
-_CACHED = 16_000_000  # bytes of decoded factors kept; the last pair is kept whatever its size
+PICKLE = "adapter_model.bin"
+_CACHED = 4_000_000  # bytes of decoded factors kept; the last pair is kept whatever its size
 _PIECE = 1 << 18  # elements of the base held at a time while DoRA norms are taken
 
 Numbers = NDArray[Any]  # float32 or float64
@@ -203,6 +205,7 @@ def open_adapter(
     source: str,
     revision: str | None = None,
     owns_base: bool = False,
+    allow_pickle: bool = False,
 ) -> LoraCheckpoint:
     """Open an adapter directory on ``base``.
 
@@ -212,17 +215,16 @@ def open_adapter(
         source: as the user named it.
         revision: commit of a Hub adapter.
         owns_base: whether closing the result closes the base.
+        allow_pickle: read adapter_model.bin where there are no safetensors.
 
     Raises:
         IncompatibleError: not a LoRA that can be merged, no counterpart, or no effect.
         CorruptInputError: files are missing or damaged.
         SecurityError: the adapter is a pickle.
     """
-    if not (directory / WEIGHTS).exists():
-        raise _no_weights(directory, source)
     config_path = resolve_inside(directory, CONFIG, "the adapter")
     config = parse_lora_config(json_object(read_small(config_path, CONFIG), CONFIG), source)
-    adapter = open_file(resolve_inside(directory, WEIGHTS, "the adapter"), source=source)
+    adapter = _open_weights(directory, source, allow_pickle=allow_pickle)
     try:
         changes, notices = _changes(config, adapter, base, source)
     except Exception:
@@ -264,10 +266,11 @@ def _changes(
         raise CorruptInputError(f"in {shown(source)} {error}") from None
     specs = {new: replace(adapter.spec(name), name=name) for new, name in old.items()}
     base_specs = {name: base.spec(name) for name in base.names()}
-    found = match(Pair(source, config, specs, base_specs, base.config))
+    pair = Pair(source, config, specs, base_specs, base.config)
+    found = match(pair)
     changes = {name: _in_file(change, old) for name, change in found.items()}
     _check_effect(changes, adapter, source)
-    return changes, _notices(config, changes, base, source)
+    return changes, _notices(config, changes, base, source, moved(pair, found))
 
 
 def _in_file(change: Change, old: Mapping[str, str]) -> Change:
@@ -311,9 +314,18 @@ def _check_effect(changes: Mapping[str, Change], adapter: Checkpoint, source: st
 
 
 def _notices(
-    config: LoraConfig, changes: Mapping[str, Change], base: Checkpoint, source: str
+    config: LoraConfig,
+    changes: Mapping[str, Change],
+    base: Checkpoint,
+    source: str,
+    elsewhere: list[str],
 ) -> tuple[Notice, ...]:
     notices = []
+    if elsewhere:
+        text = (
+            f"{len(elsewhere)} tensors have other names in the base than in adapter {shown(source)}"
+        )
+        notices.append(Notice("names-matched", f"{text}, for example {shown(elsewhere[0])}"))
     if config.base is not None and not _same_model(config.base, base.source):
         text = f"adapter {shown(source)} was trained on {shown(redacted(config.base))}"
         notices.append(Notice("adapter-base", f"{text}, the base is {shown(base.source)}"))
@@ -334,12 +346,14 @@ def _same_model(one: str, other: str) -> bool:
     return last(one) == last(other)
 
 
-def _no_weights(directory: Path, source: str) -> Exception:
-    if (directory / "adapter_model.bin").exists():
-        return SecurityError(
-            f"adapter {shown(source)} is a Python pickle, which can run code when read",
-            hint="save it again with PEFT's `save_pretrained(DIR)`, which writes safetensors",
-        )
-    return CorruptInputError(
-        f"adapter {shown(source)} has no {WEIGHTS}", hint="the download is incomplete"
-    )
+def _open_weights(directory: Path, source: str, *, allow_pickle: bool) -> Checkpoint:
+    """The adapter's own tensors."""
+    if (directory / WEIGHTS).exists():
+        return open_file(resolve_inside(directory, WEIGHTS, "the adapter"), source=source)
+    if not (directory / PICKLE).exists():
+        text = f"adapter {shown(source)} has no {WEIGHTS}"
+        raise CorruptInputError(text, hint="the download is incomplete")
+    if not allow_pickle:
+        text = f"adapter {shown(source)} is a Python pickle"
+        raise SecurityError(text, hint="pass --allow-pickle to read it; no code in it is run")
+    return open_pickle_file(resolve_inside(directory, PICKLE, "the adapter"), source=source)

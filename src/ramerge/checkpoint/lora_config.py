@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,8 @@ _REFUSED: Mapping[str, str] = {
 }
 # Initialisations that also change the base's own weights.
 _CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
+_MOST_REPEATS = 6  # in a pattern: matching takes that power of a name's length
+_MAX = sys.float_info.max  # JSON has larger integers; NaN is never <= it
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +99,16 @@ def parse_lora_config(config: Json, name: str) -> LoraConfig:
     parsed = LoraConfig(
         rank=_positive(config, "r", 8),
         alpha=_number(config, "lora_alpha", 8),
-        rank_pattern=_pattern(config, "rank_pattern"),
-        alpha_pattern=_pattern(config, "alpha_pattern"),
+        rank_pattern=_pattern(config, "rank_pattern", _positive),
+        alpha_pattern=_pattern(config, "alpha_pattern", _number),
         rslora=bool(config.get("use_rslora")),
         dora=bool(config.get("use_dora")),
         fan_in_fan_out=bool(config.get("fan_in_fan_out")),
         saved_modules=saved,
-        target_modules=target
+        target_modules=_expression("target_modules", target)
         if isinstance(target, str)
         else _strings(config, "target_modules") or None,
-        layers=None
-        if layers is None
-        else frozenset([layers] if isinstance(layers, int) else layers),
+        layers=None if layers is None else _indices("layers_to_transform", layers),
         base=_text(config, "base_model_name_or_path"),
         ties_weights=bool(config.get("ensure_weight_tying")),
     )
@@ -142,29 +143,44 @@ def _refuse_variants(config: Json, name: str) -> None:
 
 def _number(config: Json, key: str, default: float) -> float:
     value = config.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _MAX:
         raise _bad(key, value, "a number")
     return float(value)
 
 
 def _positive(config: Json, key: str, default: int) -> int:
     value = config.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 31:
         raise _bad(key, value, "a whole number from 1 on")
     return value
 
 
-def _pattern(config: Json, key: str) -> dict[str, Any]:
+def _pattern(config: Json, key: str, number: Callable[[Json, str, int], Any]) -> dict[str, Any]:
     value = config.get(key) or {}
     if not isinstance(value, dict):
         raise _bad(key, value, "a map from module names to numbers")
     for pattern in value:
-        _number(value, pattern, 0)
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise _bad(key, pattern, f"a regular expression ({error})") from None
+        number(value, pattern, 1)
+        _expression(key, pattern)
     return value
+
+
+def _expression(key: str, pattern: str) -> str:
+    """A regular expression that a stranger wrote, if it is one and cannot run for ever."""
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise _bad(key, pattern, f"a regular expression ({error})") from None
+    if re.search(r"\)[*+{]", pattern) or len(re.findall(r"[*+{]", pattern)) > _MOST_REPEATS:
+        raise _bad(key, pattern, "an expression without nested or many repetitions")
+    return pattern
+
+
+def _indices(key: str, value: Any) -> frozenset[int]:
+    values = value if isinstance(value, list) else [value]
+    if not all(isinstance(v, int) and not isinstance(v, bool) for v in values):
+        raise _bad(key, value, "a list of layers")
+    return frozenset(values)
 
 
 def _strings(config: Json, key: str) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from ramerge._errors import CorruptInputError, IncompatibleError, nearest
 from ramerge._types import DType, TensorSpec
 from ramerge.checkpoint.facts import tied_head
 from ramerge.checkpoint.files import shown
+from ramerge.checkpoint.layouts import canonical
 from ramerge.checkpoint.lora_config import LoraConfig
 
 _PARTS = "lora_A|lora_B|lora_embedding_A|lora_embedding_B|lora_magnitude_vector"
@@ -94,21 +95,27 @@ def match(pair: Pair) -> dict[str, Change]:
         CorruptInputError: half a pair of factors, or tensors not gathered from their shards.
     """
     modules, saved = _sorted_out(pair)
-    homes = {module: _home(pair, f"{module}.weight") for module in modules}
+    homes = {module: _place(pair, f"{module}.weight") for module in modules}
     transposed = pair.config.fan_in_fan_out or _looks_transposed(pair, modules, homes)
-    changes = {target: _replacement(pair, target, key) for target, key in saved.items()}
+    changes = {c.spec.name: c for c in (_replacement(pair, t, k) for t, k in saved.items())}
     for module, parts in modules.items():
         _check_targeted(pair, module)
-        target = f"{module}.weight"
-        start = changes.get(target) or _untouched(pair, target, homes[module])
+        target, home = homes[module]
+        start = changes.get(target) or _untouched(pair, target, home)
         delta = _delta(pair, module, parts, start.spec, transposed=transposed)
         spec = TensorSpec(target, _wide(start.spec.dtype), start.spec.shape)
         changes[target] = Change(spec, start.source, start.from_adapter, delta)
         if "lora_B.bias" in parts:
-            target = f"{module}.bias"
-            changes[target] = _bias(pair, module, parts["lora_B.bias"], changes.get(target))
+            change = _bias(pair, module, parts["lora_B.bias"], changes)
+            changes[change.spec.name] = change
     head = _split_head(pair, changes)
     return changes if head is None else {**changes, head.spec.name: head}
+
+
+def moved(pair: Pair, changes: Mapping[str, Change]) -> list[str]:
+    """Tensors that the adapter calls otherwise than the base does."""
+    found = (_KEY.fullmatch(key) for key in pair.adapter)
+    return sorted({f"{m['module']}.weight" for m in found if m} - changes.keys())
 
 
 def _sorted_out(pair: Pair) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
@@ -144,13 +151,20 @@ def _claim(pair: Pair, places: dict[str, str], place: str, key: str) -> None:
     places[place] = key
 
 
-def _home(pair: Pair, target: str) -> str:
-    """The base's tensor under an adapter; the embedding for a tied head that is not saved."""
+def _place(pair: Pair, target: str) -> tuple[str, str]:
+    """The agent's name for what an adapter calls ``target``, and the base's tensor it starts from.
+
+    The two are one, but for a tied head that is not saved: it starts from the embedding. Where a
+    library version has moved wrappers (``model.language_model.``), the base's name holds.
+    """
     if target in pair.base:
-        return target
+        return target, target
     tied = tied_head([*pair.base, target], pair.model_config)
     if tied is not None and tied.tied and tied.head == target and tied.embed in pair.base:
-        return tied.embed
+        return target, tied.embed
+    moved = [name for name in pair.base if canonical(name) == canonical(target)]
+    if len(moved) == 1:
+        return moved[0], moved[0]
     like = nearest(target, pair.base)
     raise IncompatibleError(
         f"adapter {shown(pair.name)} changes {shown(target)}, which the base does not have",
@@ -158,13 +172,15 @@ def _home(pair: Pair, target: str) -> str:
     )
 
 
-def _looks_transposed(pair: Pair, modules: Mapping[str, Parts], homes: Mapping[str, str]) -> bool:
+def _looks_transposed(
+    pair: Pair, modules: Mapping[str, Parts], homes: Mapping[str, tuple[str, str]]
+) -> bool:
     """Whether some matrix fits its factors only as the transpose, whatever the flag says."""
     for module, parts in modules.items():
         a, b = (pair.adapter.get(parts.get(f"lora_{letter}", "")) for letter in "AB")
         if a is not None and b is not None and len(a.shape) == len(b.shape) == 2:
             product = (b.shape[0], a.shape[1])
-            if product != pair.base[homes[module]].shape == product[::-1]:
+            if product != pair.base[homes[module][1]].shape == product[::-1]:
                 return True
     return False
 
@@ -180,15 +196,8 @@ def _check_targeted(pair: Pair, module: str) -> None:
 
 def _replacement(pair: Pair, target: str, key: str) -> Change:
     """A tensor that the adapter holds whole (modules_to_save, trained biases)."""
-    if target not in pair.base:
-        tied = tied_head([*pair.base, target], pair.model_config)
-        if tied is None or tied.head != target:
-            like = nearest(target, pair.base)
-            raise IncompatibleError(
-                f"adapter {shown(pair.name)} holds {shown(key)}, which is not in the base",
-                hint=f"the base has {shown(like)}" if like else None,
-            )
-    spec = TensorSpec(target, pair.adapter[key].dtype, pair.adapter[key].shape)
+    name, _ = _place(pair, target)
+    spec = TensorSpec(name, pair.adapter[key].dtype, pair.adapter[key].shape)
     return Change(spec, key, from_adapter=True)
 
 
@@ -254,15 +263,10 @@ def _magnitude(pair: Pair, parts: Parts, outputs: int) -> str | None:
     return key
 
 
-def _bias(pair: Pair, module: str, key: str, replaced: Change | None) -> Change:
+def _bias(pair: Pair, module: str, key: str, changes: Mapping[str, Change]) -> Change:
     """The change that ``lora_bias`` makes to the module's own bias."""
-    target = f"{module}.bias"
-    if target not in pair.base:
-        raise IncompatibleError(
-            f"adapter {shown(pair.name)} adds {shown(key)} to {shown(target)}, "
-            "which the base does not have"
-        )
-    start = replaced or _untouched(pair, target, target)
+    target, home = _place(pair, f"{module}.bias")
+    start = changes.get(target) or _untouched(pair, target, home)
     if start.spec.shape != pair.adapter[key].shape:
         raise IncompatibleError(
             f"{shown(key)} is {list(pair.adapter[key].shape)}, but {shown(target)} is "

@@ -6,6 +6,7 @@ No time, host or absolute path stands in it, so equal inputs give equal manifest
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,19 @@ def manifest_bytes(
         tensors: CRC-32 of every tensor's bytes, in hex, so that a damaged one can be named.
     """
     files = [{"file": f.name, "size": f.size, "sha256": f.sha256} for f in output]
-    whole = {**facts, "output": files, "tensor_crc32": dict(sorted(tensors.items()))}
+    whole = finite({**facts, "output": files, "tensor_crc32": dict(sorted(tensors.items()))})
     return json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def finite(value: Any) -> Any:
+    """A JSON value with null for numbers that JSON has no word for (NaN, infinities)."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(member) for key, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(member) for member in value]
+    return value
 
 
 def read_manifest(directory: Path) -> tuple[Json, tuple[OutputFile, ...], Mapping[str, str]]:

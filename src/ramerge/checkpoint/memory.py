@@ -37,7 +37,9 @@ def to_bytes(array: Any) -> tuple[Bytes, DType, tuple[int, ...]]:
         array = np.asarray(array)
         name = array.dtype.name
     if name not in _NUMPY:
-        raise IncompatibleError(f"arrays of type {name} cannot be merged", hint="convert them to a float type")
+        raise IncompatibleError(
+            f"arrays of type {name} cannot be merged", hint="convert them to a float type"
+        )
     shape = tuple(array.shape)
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8), _NUMPY[name], shape
 
@@ -46,10 +48,14 @@ def _from_torch(tensor: Any) -> tuple[Any, str]:
     import torch
 
     if tensor.device.type != "cpu":
-        raise IncompatibleError(f"a tensor is on {tensor.device}, not on the CPU", hint="call .cpu() first")
+        raise IncompatibleError(
+            f"a tensor is on {tensor.device}, not on the CPU", hint="call .cpu() first"
+        )
     tensor = tensor.detach()
     name = str(tensor.dtype).removeprefix("torch.")
-    return (tensor.contiguous().view(torch.int16).numpy() if name == "bfloat16" else tensor.numpy()), name
+    return (
+        tensor.contiguous().view(torch.int16).numpy() if name == "bfloat16" else tensor.numpy()
+    ), name
 
 
 class MemoryCheckpoint:
@@ -135,5 +141,6 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
     if dtype is DType.BF16:
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
+        bfloat: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat
     return np.dtype(next(name for name, d in _NUMPY.items() if d is dtype))

@@ -66,11 +66,16 @@ def open_checkpoint(
     checkpoint = _open(_locate(first, pickles=allow_pickle), base, allow_pickle=allow_pickle)
     for adapter in adapters:
         try:
-            place = _locate(adapter, pickles=False)
+            place = _locate(adapter, pickles=allow_pickle)
             if not _is_adapter(place.path):
                 raise IncompatibleError(f"{shown(adapter)} in {shown(source)} is not an adapter")
             checkpoint = open_adapter(
-                place.path, checkpoint, source=source, revision=place.revision, owns_base=True
+                place.path,
+                checkpoint,
+                source=source,
+                revision=place.revision,
+                owns_base=True,
+                allow_pickle=allow_pickle,
             )
         except MergeError:
             checkpoint.close()
@@ -107,7 +112,13 @@ def _open(place: _Place, base: Checkpoint | None, *, allow_pickle: bool) -> Chec
     if not place.path.is_dir():
         return _checked(_open_single(place, allow_pickle=allow_pickle))
     if base is not None and _is_adapter(place.path):
-        return open_adapter(place.path, base, source=place.source, revision=place.revision)
+        return open_adapter(
+            place.path,
+            base,
+            source=place.source,
+            revision=place.revision,
+            allow_pickle=allow_pickle,
+        )
     return _checked(_open_directory(place, allow_pickle=allow_pickle))
 
 

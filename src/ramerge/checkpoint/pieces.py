@@ -145,7 +145,7 @@ def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
 def _run_begins(
     counts: tuple[int, ...], steps: tuple[int, ...], origin: int, low: int, high: int
 ) -> Iterable[tuple[int, int]]:
-    """(index, flat begin) of the runs whose begin lies in (low, high); begins grow with the index."""
+    """(index, flat begin) of the runs that begin in (low, high), in order."""
     total = prod(counts)
     first = _bisect(lambda i: _begin(i, counts, steps) + origin > low, total)
     for index in range(first, total):

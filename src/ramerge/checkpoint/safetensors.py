@@ -174,5 +174,6 @@ def _open(path: Path, name: str) -> _Shard:
     except MergeError:
         os.close(fd)
         raise
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+    if hasattr(os, "posix_fadvise"):  # not on macOS
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
     return _Shard(SourceFile(name, path, size), fd, header)

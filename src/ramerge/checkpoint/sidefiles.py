@@ -15,16 +15,30 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ramerge._errors import CorruptInputError
 from ramerge._types import DType
 from ramerge.checkpoint.base import Notice, SourceFile
 from ramerge.checkpoint.facts import text_config
 from ramerge.checkpoint.files import json_object, read_small, resolve_inside, shown
+from ramerge.checkpoint.jsonedit import edit, members, skip
 
 CONFIG = "config.json"
 _COPIED = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.spm", "*.bpe", "*.vocab")
+_TOKENIZER = (
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "spiece.model",
+    "*.tiktoken",
+    "*.spm",
+    "*.bpe",
+    "tekken.json",
+    "chat_template.*",
+)
 _COPIED_LEGAL = ("license*", "licence*", "notice*", "use_policy*", "copying*", "tekken.json")
 _COPIED_DIRECTORIES = re.compile(
     r"chat_templates|additional_chat_templates|\d+_[A-Za-z]+"
@@ -58,18 +72,29 @@ class SideFiles:
     notices: tuple[Notice, ...]
 
 
-def side_files(directory: Path | None, *, allow_remote_code: bool = False) -> SideFiles:
+def side_files(
+    directory: Path | None,
+    *,
+    allow_remote_code: bool = False,
+    tokenizer_from: Path | None = None,
+) -> SideFiles:
     """The side files of a model, sorted by name.
 
     Args:
         directory: the model's directory; None (a bare weights file) has none.
         allow_remote_code: also copy ``*.py`` and keep ``auto_map`` and its kind.
+        tokenizer_from: take tokenizer and chat template from this directory instead.
 
     Raises:
         SecurityError: a file is a link out of the directory.
     """
     if directory is None:
         return SideFiles((), {}, ())
+    if tokenizer_from is not None:
+        return _with_tokenizer(
+            side_files(directory, allow_remote_code=allow_remote_code),
+            side_files(tokenizer_from, allow_remote_code=allow_remote_code),
+        )
     files: list[SourceFile] = []
     left_out: list[str] = []
     code: list[str] = []
@@ -85,6 +110,21 @@ def side_files(directory: Path | None, *, allow_remote_code: bool = False) -> Si
     rewritten, keys = ({}, ()) if allow_remote_code else _without_code(files)
     notices = _notices(left_out, [] if allow_remote_code else code, keys)
     return SideFiles(tuple(sorted(files, key=lambda f: f.name)), rewritten, notices)
+
+
+def _with_tokenizer(base: SideFiles, other: SideFiles) -> SideFiles:
+    """The base's side files with the other's tokenizer and chat template."""
+    kept = [f for f in base.files if not _is_tokenizer(f.name)]
+    taken = [f for f in other.files if _is_tokenizer(f.name)]
+    rewritten = {n: b for n, b in base.rewritten.items() if not _is_tokenizer(n)}
+    rewritten |= {n: b for n, b in other.rewritten.items() if _is_tokenizer(n)}
+    files = tuple(sorted((*kept, *taken), key=lambda f: f.name))
+    return SideFiles(files, rewritten, base.notices)
+
+
+def _is_tokenizer(name: str) -> bool:
+    base = name.lower().rsplit("/", 1)[-1]
+    return any(fnmatch.fnmatch(base, p) for p in _TOKENIZER) or "chat_templates/" in name
 
 
 def _listing(directory: Path) -> Iterator[str]:
@@ -137,7 +177,7 @@ def _without_code(files: list[SourceFile]) -> tuple[dict[str, bytes], tuple[str,
         if not any(key.encode() in data for key in _CODE_KEYS):
             continue
         json_object(data, file.name)
-        cleaned = _edit(data.decode(), {}, _CODE_KEYS)
+        cleaned = edit(data.decode(), {}, _CODE_KEYS)
         if cleaned.encode() != data:
             rewritten[file.name] = cleaned.encode()
             found.append(file.name)
@@ -161,68 +201,13 @@ def _notices(left_out: list[str], code: list[str], keys: tuple[str, ...]) -> tup
     return tuple(notices)
 
 
-# --- editing JSON text in place -----------------------------------------------------------------
-
-
-class _Member(NamedTuple):
-    """Positions of one ``"key": value`` in the text."""
-
-    key: str
-    begin: int
-    value: int
-    end: int
-
-
-_SPACE = re.compile(r"[ \t\r\n]*")
-
-
-def _members(text: str, brace: int) -> list[_Member]:
-    """Members of the object that opens at ``brace``. The text is known to be valid JSON."""
-    decoder = json.JSONDecoder()
-    members: list[_Member] = []
-    at = _skip(text, brace + 1)
-    while text[at] != "}":
-        key, after = decoder.raw_decode(text, at)
-        value = _skip(text, _skip(text, after) + 1)  # past the colon
-        _, end = decoder.raw_decode(text, value)
-        members.append(_Member(key, at, value, end))
-        at = _skip(text, end)
-        if text[at] == ",":
-            at = _skip(text, at + 1)
-    return members
-
-
-def _skip(text: str, at: int) -> int:
-    match = _SPACE.match(text, at)
-    assert match is not None
-    return match.end()
-
-
-def _edit(
-    text: str, values: Mapping[str, str], drop: tuple[str, ...] = (), brace: int | None = None
-) -> str:
-    """``text`` with JSON values of an object's members replaced (key to JSON text) or dropped."""
-    members = _members(text, _skip(text, 0) if brace is None else brace)
-    kept = [m for m in members if m.key not in drop]
-    for i in reversed(range(len(members))):
-        member = members[i]
-        if member.key in drop:
-            text = _cut(text, members, i, any_kept_before=any(m.begin < member.begin for m in kept))
-        elif member.key in values:
-            text = text[: member.value] + values[member.key] + text[member.end :]
-    return text
-
-
-def _cut(text: str, members: list[_Member], i: int, *, any_kept_before: bool) -> str:
-    """Remove member ``i`` and the comma before it, or after it where none is kept before."""
-    if any_kept_before:
-        return text[: members[i - 1].end] + text[members[i].end :]
-    if i + 1 < len(members):
-        return text[: members[i].begin] + text[_skip(text, text.index(",", members[i].end) + 1) :]
-    return text[: members[i].begin] + text[members[i].end :]
-
-
-def config_for_output(config: bytes, dtype: DType | None, *, tied: bool | None = None) -> bytes:
+def config_for_output(
+    config: bytes,
+    dtype: DType | None,
+    *,
+    tied: bool | None = None,
+    vocab_size: int | None = None,
+) -> bytes:
     """config.json with what must say something else in the output; all other bytes stay.
 
     Args:
@@ -231,16 +216,19 @@ def config_for_output(config: bytes, dtype: DType | None, *, tied: bool | None =
         they are given, and
             in nested configs that said the same as the outer one. None leaves them.
         tied: corrects (or adds) ``tie_word_embeddings``. None leaves it.
+        vocab_size: corrects ``vocab_size`` wherever it is given. None leaves it.
 
     Raises:
         CorruptInputError: not a JSON object.
     """
     parsed = json_object(config, CONFIG)
-    text = _edit(config.decode(), {}, ("_attn_implementation_internal",))
+    text = edit(config.decode(), {}, ("_attn_implementation_internal",))
     if dtype is not None:
         text = _with_dtype(text, parsed, dtype.torch_name)
     if tied is not None:
         text = _with_tied(text, parsed, tied=tied)
+    if vocab_size is not None:
+        text = _everywhere(text, parsed, "vocab_size", str(vocab_size))
     assert isinstance(json.loads(text), dict)
     return text.encode()
 
@@ -249,15 +237,15 @@ def _with_dtype(text: str, parsed: Mapping[str, Any], name: str) -> str:
     outer = next(
         (parsed[k] for k in ("dtype", "torch_dtype") if isinstance(parsed.get(k), str)), None
     )
-    for part in reversed(_members(text, _skip(text, 0))):
+    for part in reversed(members(text, skip(text, 0))):
         inner = parsed.get(part.key)
         if isinstance(inner, dict) and part.key.endswith("config"):
             said = next(
                 (inner[k] for k in ("dtype", "torch_dtype") if isinstance(inner.get(k), str)), None
             )
             if said is not None and (outer in {None, said}):
-                text = _edit(text, _dtype_values(inner, name), brace=part.value)
-    return _edit(text, _dtype_values(parsed, name))
+                text = edit(text, _dtype_values(inner, name), brace=part.value)
+    return edit(text, _dtype_values(parsed, name))
 
 
 def _dtype_values(part: Mapping[str, Any], name: str) -> dict[str, str]:
@@ -266,20 +254,22 @@ def _dtype_values(part: Mapping[str, Any], name: str) -> dict[str, str]:
 
 def _with_tied(text: str, parsed: Mapping[str, Any], *, tied: bool) -> str:
     value = "true" if tied else "false"
-    for part in reversed(_members(text, _skip(text, 0))):
-        inner = parsed.get(part.key)
-        if (
-            isinstance(inner, dict)
-            and "tie_word_embeddings" in inner
-            and part.key.endswith("config")
-        ):
-            text = _edit(text, {"tie_word_embeddings": value}, brace=part.value)
+    text = _everywhere(text, parsed, "tie_word_embeddings", value)
     if "tie_word_embeddings" in parsed:
-        return _edit(text, {"tie_word_embeddings": value})
-    brace = _skip(text, 0)
-    indent = text[brace + 1 : _skip(text, brace + 1)]
+        return text
+    brace = skip(text, 0)
+    indent = text[brace + 1 : skip(text, brace + 1)]
     comma = "," if parsed else ""
     return f'{text[: brace + 1]}{indent}"tie_word_embeddings": {value}{comma}{text[brace + 1 :]}'
+
+
+def _everywhere(text: str, parsed: Mapping[str, Any], key: str, value: str) -> str:
+    """``text`` with ``key`` corrected at the top and in nested configs, where it is given."""
+    for part in reversed(members(text, skip(text, 0))):
+        inner = parsed.get(part.key)
+        if isinstance(inner, dict) and key in inner and part.key.endswith("config"):
+            text = edit(text, {key: value}, brace=part.value)
+    return edit(text, {key: value})
 
 
 def config_with(config: bytes, changes: Mapping[str, Any]) -> bytes:
@@ -296,19 +286,19 @@ def config_with(config: bytes, changes: Mapping[str, Any]) -> bytes:
     parsed = json_object(config, CONFIG)
     text = config.decode()
     inner = text_config(parsed)
-    for part in reversed(_members(text, _skip(text, 0))):
+    for part in reversed(members(text, skip(text, 0))):
         if inner is not parsed and parsed[part.key] is inner:
             text = _with_values(text, inner, changes, part.value)
     if inner is not parsed:
         twice = [k for k in changes if k in parsed and parsed[k] == inner.get(k)]
         changes = {key: changes[key] for key in twice}
-    return _with_values(text, parsed, changes, _skip(text, 0)).encode()
+    return _with_values(text, parsed, changes, skip(text, 0)).encode()
 
 
 def _with_values(text: str, part: Mapping[str, Any], changes: Mapping[str, Any], brace: int) -> str:
     """The object at ``brace`` with values replaced, and members added in front."""
-    text = _edit(text, {k: json.dumps(v) for k, v in changes.items() if k in part}, brace=brace)
-    indent = text[brace + 1 : _skip(text, brace + 1)]
+    text = edit(text, {k: json.dumps(v) for k, v in changes.items() if k in part}, brace=brace)
+    indent = text[brace + 1 : skip(text, brace + 1)]
     new = [f"{indent}{json.dumps(k)}: {json.dumps(v)}" for k, v in changes.items() if k not in part]
     if not new:
         return text

@@ -45,6 +45,7 @@ from ramerge.checkpoint.target import check_output, preflight, publish, resolved
 
 BATCH_BYTES = 256_000_000  # of finished tensors between two entries into the journal,
 BATCH_SECONDS = 5.0  # or this long
+PATIENCE = 3.0  # seconds for pieces that are being written when everything stops
 SLACK = 1 << 20  # bytes for the card, the manifest and the directory itself
 
 Files = Mapping[str, bytes | Path]
@@ -117,6 +118,7 @@ class Staging:
                 staging._lock.acquire()
                 staging._recover()
                 check_output(out, inputs, overwrite=overwrite)  # it may have come to be meanwhile
+                staging._refuse_strange()
                 if not (resume and staging._reopen()):
                     staging._refuse_foreign(resume=resume)
                     staging._begin(side_bytes)
@@ -134,11 +136,13 @@ class Staging:
         else:
             self._old.rename(self.target)
 
-    def _refuse_foreign(self, *, resume: bool) -> None:
+    def _refuse_strange(self) -> None:
         if self.partial.is_symlink() or (self.partial.exists() and not self.partial.is_dir()):
             raise OutputBusyError(
                 f"`{self.partial.name}` is in the way and was not made by ramerge"
             )
+
+    def _refuse_foreign(self, *, resume: bool) -> None:
         if not resume or self.partial.exists():
             return
         prefix = f"{self.target.name}.partial-"
@@ -332,12 +336,16 @@ class Staging:
         self._committed = True
 
     def _close_files(self) -> None:
-        """Close once the last writer is through; later ones are refused."""
+        """Close once the last writer is through; later ones are refused.
+
+        A writer that never comes back (interrupted at an unlucky moment) keeps the descriptors open:
+        better that than to close them under one that still writes.
+        """
         with self._calm:
             self._closed = True
-            while self._writers:
-                self._calm.wait()
-        self._drop_files()
+            calm = self._calm.wait_for(lambda: self._writers == 0, timeout=PATIENCE)
+        if calm:
+            self._drop_files()
 
     def _drop_files(self) -> None:
         for shard in self._shards:

@@ -137,7 +137,8 @@ def extended(
         others: tokenizers of the same kind.
         special: tokens to add beside, if nobody has them.
     """
-    tree = copy.deepcopy(donor.tree)
+    model = donor.tree["model"]
+    tree = {**donor.tree, "model": {**model, "vocab": copy.copy(model.get("vocab", {}))}}
     taken = dict(donor.vocabulary)
     following = max(taken.values(), default=-1) + 1
     pieces: dict[str, int] = {}
@@ -182,8 +183,8 @@ def config_with(config: Json, added: Iterable[Json]) -> Json:
 
 
 def dumped(tree: Json) -> bytes:
-    """JSON as the tokenizers library writes it."""
-    return (json.dumps(tree, ensure_ascii=False, indent=2) + "\n").encode()
+    """JSON as UTF-8, on one line: indentation makes large vocabularies ten times slower."""
+    return (json.dumps(tree, ensure_ascii=False) + "\n").encode()
 
 
 def _insert(

@@ -112,7 +112,7 @@ def _difference(fd: int, size: int, file: OutputFile, tensors: Mapping[str, str]
     if _sha256(fd, size, file.name) == file.sha256:
         return ""
     weights = file.name.endswith(".safetensors")
-    where = _locate(fd, size, file.name, tensors) if weights else ""
+    where = locate(fd, size, file.name, tensors) if weights else ""
     return f"is damaged{where}: its SHA-256 differs"
 
 
@@ -131,7 +131,7 @@ def _sha256(fd: int, size: int, name: str) -> str:
     return digest.hexdigest()
 
 
-def _locate(fd: int, size: int, name: str, tensors: Mapping[str, str]) -> str:
+def locate(fd: int, size: int, name: str, tensors: Mapping[str, str]) -> str:
     """Where in a weights file the damage lies, in words."""
     try:
         header = read_header(fd, size, name)

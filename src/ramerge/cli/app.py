@@ -37,7 +37,9 @@ COMMANDS = {
         "ramerge.cli.demo", "demo", "Merge a miniature base and three agents, without network"
     ),
     "explain": Entry(
-        "ramerge.cli.explain", "explain", "Say what a merge file means, or how a model was merged"
+        "ramerge.cli.explain",
+        "explain",
+        "Say what a merge file will do, or how a merged model came to be",
     ),
     "probe": Entry("ramerge.cli.probe", "probe", "Measure what training changed, agent by agent"),
     "doctor": Entry("ramerge.cli.doctor", "doctor", "Check that agents are what they claim to be"),

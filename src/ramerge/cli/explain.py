@@ -1,4 +1,4 @@
-"""`ramerge explain`: a merge file in words, or how a merged model came to be, by its manifest."""
+"""`ramerge explain`: how a merged model came to be, read from the manifest beside its weights."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ from ramerge._errors import ConfigError, CorruptInputError
 from ramerge.cli import options as opt
 from ramerge.cli.render import columns, emit_json, percent, size
 
-What = Annotated[
+Subject = Annotated[
     Path,
     typer.Argument(
-        metavar="FILE|DIR",
+        metavar="CONFIG.yml|DIR",
         help="A merge file, or a directory that ramerge wrote.",
         show_default=False,
     ),
 ]
 
 
-def explain(what: What, *, as_json: opt.AsJson = False) -> None:
-    """Say in words what a merge file means, or how a merged model came to be.
+def explain(subject: Subject, *, as_json: opt.AsJson = False) -> None:
+    """Say in plain words what a merge file will do, or how a merged model came to be.
 
-    A manifest is believed here; `ramerge verify` holds it against the files.
+    Of a file: what each key means, and where we differ from mergekit and why. Of a directory: it reads
+    the manifest and believes it; `ramerge verify` holds the manifest against the files.
 
     Example: ramerge explain merge.yml
     """
-    if not what.is_dir():
-        if as_json:
-            raise ConfigError(
-                "--json is for directories", hint="ramerge plan --json reads a merge file"
-            )
-        typer.echo(explain_file(what))
+    if not subject.is_dir():
+        _explain_file(subject, as_json=as_json)
         return
-    manifest = read_manifest(what / "ramerge_manifest.json")
+    directory = subject
+    manifest = read_manifest(directory / "ramerge_manifest.json")
     if as_json:
         emit_json(manifest)
     else:
-        typer.echo(describe(manifest, what))
+        typer.echo(describe(manifest, directory))
 
 
-def explain_file(path: Path) -> str:
-    """A merge file in words: values and where they come from, output, differences to mergekit."""
+def _explain_file(path: Path, *, as_json: bool) -> None:
+    from ramerge.config.canonical import to_mapping
     from ramerge.config.explain import explain as in_words
     from ramerge.config.mergekit import load
     from ramerge.methods.registry import METHODS
 
-    methods = {name: method.info for name, method in METHODS.items()}
-    job = load(path, methods)
-    return in_words(job, methods[job.method]).rstrip()
+    job = load(path, {name: method.info for name, method in METHODS.items()})
+    if as_json:
+        emit_json(to_mapping(job))
+    else:
+        typer.echo(in_words(job, METHODS[job.method].info))
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

@@ -51,6 +51,7 @@ def merge(
     nonfinite: opt.NonFinite = None,
     exclude: opt.Exclude = None,
     extra: opt.Extra = "error",
+    vocabulary: opt.Vocabulary = "error",
     allow_pickle: opt.AllowPickle = False,
     allow_remote_code: opt.AllowRemoteCode = False,
     dry_run: DryRun = False,

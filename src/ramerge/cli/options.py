@@ -89,7 +89,15 @@ Extra = Annotated[
     typer.Option(
         "--extra",
         metavar="POLICY",
-        help="On tensors that an agent has and the base lacks: error or drop.",
+        help="On tensors that not all models have: error, drop, base (the base's where one lacks it) or keep.",
+    ),
+]
+Vocabulary = Annotated[
+    str,
+    typer.Option(
+        "--vocabulary",
+        metavar="POLICY",
+        help="On embeddings of unequal length: error, base (its rows), min (rows that all have) or union.",
     ),
 ]
 Threads = Annotated[

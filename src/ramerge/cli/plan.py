@@ -39,6 +39,7 @@ def plan(
     nonfinite: opt.NonFinite = None,
     exclude: opt.Exclude = None,
     extra: opt.Extra = "error",
+    vocabulary: opt.Vocabulary = "error",
     memory: opt.Memory = "1GB",
     overwrite: opt.Overwrite = False,
     allow_pickle: opt.AllowPickle = False,

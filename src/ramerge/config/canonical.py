@@ -37,7 +37,7 @@ def to_mapping(job: Job, *, source: Callable[[str], str] = without_credentials) 
     tree: Tree = {"merge_method": job.method, "preset": job.preset}
     tree["base_model"] = sources["base"] if job.base is not None else None
     if job.slices:
-        tree["slices"] = [_slice(piece, sources) for piece in job.slices]
+        tree["slices"] = [_slice(piece, source) for piece in job.slices]
     else:
         tree["models"] = _models(job, sources)
     tree["parameters"] = _settings(job.parameters)
@@ -61,10 +61,10 @@ def _models(job: Job, sources: Mapping[str, str]) -> list[Tree]:
     return models
 
 
-def _slice(piece: Slice, sources: Mapping[str, str]) -> Tree:
+def _slice(piece: Slice, source: Callable[[str], str]) -> Tree:
     entries: list[Tree] = []
     for part in piece.sources:
-        entry: Tree = {"model": sources[part.model], "name": part.model}
+        entry: Tree = {"model": source(part.source), "name": part.model}
         if part.model == "base":
             del entry["name"]
         entry["layer_range"] = [part.start, part.stop]

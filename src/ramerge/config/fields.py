@@ -73,6 +73,14 @@ def items(node: Node, what: str) -> tuple[Node, ...]:
     return node.value
 
 
+def some_items(node: Node, what: str) -> tuple[Node, ...]:
+    """The items of a list that must not be empty."""
+    listed = items(node, what)
+    if not listed:
+        raise node.error(f"{what} is empty")
+    return listed
+
+
 def text(node: Node, what: str) -> str:
     """A text that is not empty (numbers and words such as `1.5` count as text, too)."""
     if isinstance(node.value, dict | tuple) or node.value is None or not node.text.strip():

@@ -41,11 +41,12 @@ class AgentJob:
 
 @dataclass(frozen=True, slots=True)
 class SliceSource:
-    """Layers [start, stop) of one model: an agent's name, or ``base``."""
+    """Layers [start, stop) of one model: an agent's name or ``base``, and where it is."""
 
     model: str
     start: int
     stop: int
+    source: str
     parameters: Settings = field(default_factory=dict)
 
 

@@ -80,9 +80,7 @@ def reference(node: Node) -> str:
 
 def read_models(node: Node, info: MethodInfo, problems: list[MergeError]) -> list[Entry]:
     """The entries under `models`."""
-    listed = fields.attempt(problems, fields.items, node, "`models`") or ()
-    if not listed and isinstance(node.value, tuple):
-        problems.append(node.error("`models` is empty"))
+    listed = fields.attempt(problems, fields.some_items, node, "`models`") or ()
     entries = (fields.attempt(problems, _model, item, info, problems) for item in listed)
     return [entry for entry in entries if entry is not None]
 
@@ -92,7 +90,7 @@ def read_slices(
 ) -> list[tuple[Node, list[Entry]]]:
     """The slices of a file, each with its sources."""
     slices = []
-    for item in fields.attempt(problems, fields.items, node, "`slices`") or ():
+    for item in fields.attempt(problems, fields.some_items, node, "`slices`") or ():
         sources = fields.attempt(problems, _slice, item, info, problems)
         if sources is not None:
             slices.append((item, sources))
@@ -147,13 +145,19 @@ def _piece(
         model = names.get(entry.source.rstrip("/"), "base")
         if model in {source.model for source in read}:
             problems.append(entry.node.error(f"`{entry.source}` stands twice in one slice"))
-        read.append(SliceSource(model, *entry.layers, settings))
+        read.append(SliceSource(model, *entry.layers, entry.source, settings))
     counts = {source.stop - source.start for source in read}
     if len(counts) > 1:
         listed = ", ".join(f"{s.model} {s.stop - s.start}" for s in read)
         problems.append(
             node.error(f"sources of a slice differ in their number of layers: {listed}")
         )
+    agents = [source for source in read if source.model != "base"]
+    wrong = check_count(len(agents), info, node)
+    problems += [wrong] if wrong else []
+    if info.base == "required" and len(agents) == len(read):
+        hint = "add the base to its sources, with the layers that the agents' are compared with"
+        problems.append(node.error(f"`{info.name}` needs the base in every slice", hint=hint))
     assert isinstance(node.value, dict)
     settings = read_settings(node.value.get("parameters"), info, "all", problems)
     return Slice(tuple(read), settings)
@@ -182,7 +186,8 @@ def _model(node: Node, info: MethodInfo, problems: list[MergeError]) -> Entry:
     return _entry(node)
 
 
-def _slice(node: Node, info: MethodInfo, problems: list[MergeError]) -> list[Entry]:
+def _slice(node: Node, info: MethodInfo, problems: list[MergeError]) -> list[Entry] | None:
+    """The sources of a slice; None where one of them is wrong."""
     tree = fields.mapping(node, "a slice").value
     assert isinstance(tree, dict)
     hints = {
@@ -193,11 +198,10 @@ def _slice(node: Node, info: MethodInfo, problems: list[MergeError]) -> list[Ent
     fields.check_keys(node, ("sources", "parameters"), "a slice", problems, hints)
     if "sources" not in tree:
         raise node.error("a slice needs `sources`")
-    listed = fields.items(tree["sources"], "`sources`")
-    if not listed:
-        raise tree["sources"].error("`sources` is empty")
-    sources = (fields.attempt(problems, _slice_source, s, info, problems) for s in listed)
-    return [source for source in sources if source is not None]
+    listed = fields.some_items(tree["sources"], "`sources`")
+    read = [fields.attempt(problems, _slice_source, s, info, problems) for s in listed]
+    sources = [source for source in read if source is not None]
+    return sources if len(sources) == len(read) else None
 
 
 def _slice_source(node: Node, info: MethodInfo, problems: list[MergeError]) -> Entry:

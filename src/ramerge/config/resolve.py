@@ -66,6 +66,8 @@ def values(
         shared = (piece.parameters, *shared)
         sources = (source for source in piece.sources if source.model != "base")
         agents = {source.model: (source.parameters, *shared) for source in sources}
+    if info.max_agents == 1:  # what stands at the only agent holds for the merge
+        shared = next(iter(agents.values()), shared)
     resolved: dict[str, Any] = {}
     for name, parameter in info.signature.items():
         if parameter.per_agent:
@@ -88,17 +90,24 @@ def missing(job: Job, info: MethodInfo) -> list[ConfigError]:
     """Parameters without default that nobody sets, before any tensor is known."""
     problems = []
     for name, parameter in info.signature.items():
-        in_slices = job.slices and all(name in piece.parameters for piece in job.slices)
-        settled = in_slices or name in job.parameters or name in _preset(job, info)
-        if not parameter.required or settled:
+        settled = name in job.parameters or name in _preset(job, info)
+        if not parameter.required or settled or (job.slices and _in_slices(job, name)):
             continue
-        lacking = [a.name for a in job.agents if name not in a.parameters]
-        if parameter.per_agent and lacking:
-            who = ", ".join(f"`{n}`" for n in lacking)
-            problems.append(_unset(name, info.name, f"agent {who}", parameter))
-        elif not parameter.per_agent:
+        lacking = [f"`{a.name}`" for a in job.agents if name not in a.parameters]
+        if not info.of_agent(parameter):
             problems.append(_unset(name, info.name, "the file", parameter))
+        elif lacking:
+            problems.append(_unset(name, info.name, f"agent {', '.join(lacking)}", parameter))
     return problems
+
+
+def _in_slices(job: Job, name: str) -> bool:
+    """Whether every slice, or every agent in it, sets a parameter."""
+    return all(
+        name in piece.parameters
+        or all(name in s.parameters for s in piece.sources if s.model != "base")
+        for piece in job.slices
+    )
 
 
 def depths(names: Iterable[str]) -> dict[str, float]:

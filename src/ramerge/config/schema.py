@@ -137,7 +137,7 @@ def _rule(info: MethodInfo) -> Json:
 
 
 def _parameters(info: MethodInfo, *, agent: bool) -> Json:
-    shown = {n: p for n, p in info.signature.items() if p.per_agent or not agent}
+    shown = {n: p for n, p in info.signature.items() if info.of_agent(p) or not agent}
     properties: Json = {name: _parameter(p) for name, p in shown.items()}
     properties |= {
         name: {"description": f"no effect: {why}"} for name, why in no_effect(info).items()

@@ -9,6 +9,7 @@ characters) is refused with file, line and column.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -72,11 +73,20 @@ class Node:
 
     def error(self, message: str, *, hint: str | None = None) -> ConfigError:
         """An error about this value."""
-        return ConfigError(f"{self.where}: {message}", hint=hint)
+        return place_error(self.where, message, hint)
 
     def key_error(self, key: str, message: str, *, hint: str | None = None) -> ConfigError:
         """An error about the key ``key`` of this mapping."""
-        return ConfigError(f"{self.keys.get(key, self.where)}: {message}", hint=hint)
+        return place_error(self.keys.get(key, self.where), message, hint)
+
+
+def place_error(where: Where, message: str, hint: str | None = None) -> ConfigError:
+    """An error about a place; what could disturb a terminal (escapes) is spelled out."""
+    return ConfigError(_printable(f"{where}: {message}"), hint=hint and _printable(hint))
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def read_file(path: Path) -> Node:
@@ -138,7 +148,7 @@ def scalar(text: str) -> Scalar:
         return int(text)
     digits = text.lstrip("+-")
     padded = len(digits) > 1 and digits[0] == "0" and digits[1].isdigit()
-    if _FLOAT.fullmatch(text) and not padded:
+    if _FLOAT.fullmatch(text) and not padded and math.isfinite(float(text)):
         return float(text)
     return text
 
@@ -166,7 +176,7 @@ def _events(text: str, file: str) -> Iterator[Any]:
         mark = error.problem_mark or error.context_mark
         where = Where(file, mark.line + 1, mark.column + 1) if mark else Where(file)
         tabs = "indent with spaces" if "'\\t'" in str(error.problem) else None
-        raise ConfigError(f"{where}: {error.problem or error.context}", hint=tabs) from error
+        raise place_error(where, str(error.problem or error.context), tabs) from error
     except yaml.YAMLError as error:
         position = getattr(error, "position", 0)
         line = text.count("\n", 0, position) + 1
@@ -245,7 +255,7 @@ class _Composer:
         return Where(self.file, event.start_mark.line + 1, event.start_mark.column + 1)
 
     def _refuse(self, event: Any, message: str) -> None:
-        self.problems.append(ConfigError(f"{self._where(event)}: {message}"))
+        self.problems.append(place_error(self._where(event), message))
 
 
 def _is(event: Any, name: str) -> bool:

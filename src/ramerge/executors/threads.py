@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 W = TypeVar("W")
@@ -46,19 +46,27 @@ def run(
 class _Pool:
     """Shared state of one run, guarded by one lock."""
 
-    def __init__(self, tasks, make, work, threads, on_error) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001
+    def __init__(
+        self,
+        tasks: Iterable[Any],
+        make: Callable[[], Any],
+        work: Callable[[Any, Any], Any],
+        threads: int,
+        on_error: Callable[[], None],
+    ) -> None:
         self.source = enumerate(tasks)
         self.make, self.work, self.on_error = make, work, on_error
         self.limit = AHEAD * threads
-        self.done: dict[int, tuple[object, object]] = {}
+        self.done: dict[int, tuple[Any, Any]] = {}
         self.failed: dict[int, BaseException] = {}
         self.taken, self.given, self.exhausted, self.stopped = 0, 0, False, False
         self.changed = threading.Condition()
         self.threads = [
-            threading.Thread(target=self._serve, name=f"chunk-{i}", daemon=True) for i in range(threads)
+            threading.Thread(target=self._serve, name=f"chunk-{i}", daemon=True)
+            for i in range(threads)
         ]
 
-    def _take(self) -> tuple[int, object] | None:
+    def _take(self) -> tuple[int, Any] | None:
         with self.changed:
             while self.taken - self.given >= self.limit and not self.stopped:
                 self.changed.wait()
@@ -79,14 +87,14 @@ class _Pool:
                 with self.changed:
                     self.done[item[0]] = (item[1], result)
                     self.changed.notify_all()
-        except BaseException as error:  # noqa: BLE001 (handed over to the caller's thread)
+        except BaseException as error:
             with self.changed:
                 self.failed[item[0] if item else -1] = error
                 self.stopped = True
                 self.changed.notify_all()
             self.on_error()
 
-    def results(self) -> Iterator[tuple[object, object]]:
+    def results(self) -> Iterator[tuple[Any, Any]]:
         for thread in self.threads:
             thread.start()
         try:

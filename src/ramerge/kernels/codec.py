@@ -129,7 +129,7 @@ def narrow(value):
 def _narrow(value):
     if value == types.float32:
         return lambda value: value
-    return lambda value: double_to_odd(value)
+    return lambda value: double_to_odd(value)  # noqa: PLW0108 (numba wants a plain function)
 
 
 @njit(**JIT)

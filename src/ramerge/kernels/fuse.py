@@ -100,9 +100,9 @@ def compare(x, a, k, epsilon, grid, code, bit, pattern, contributors):
     else:
         for i in range(k):
             # "not <=" counts a NaN as changed; it is reported before anything is made of it.
-            changed = not (abs(a[i] - x[i]) <= epsilon)
-            pattern[i] |= bit if changed else np.uint32(0)
-            contributors[i] += np.uint32(changed)
+            beyond = not (abs(a[i] - x[i]) <= epsilon)
+            pattern[i] |= bit if beyond else np.uint32(0)
+            contributors[i] += np.uint32(beyond)
 
 
 @njit(inline="always", **JIT)
@@ -120,7 +120,9 @@ def tally(pattern, k, agents, counts):
 
 
 @njit(inline="always", **JIT)
-def load(base, base_code, agents, codes, o, k, epsilon, grid, auxiliary, x, theta, pattern, contributors):
+def load(
+    base, base_code, agents, codes, o, k, epsilon, grid, auxiliary, x, theta, pattern, contributors
+):
     """Decode and compare one block; returns the flags of non-finite inputs."""
     decode(base, base_code, o, k, x)
     flags = BASE_NONFINITE if unbounded(x, k, np.inf) else np.uint64(0)
@@ -148,17 +150,38 @@ def decode_whole(raw, code, n, out):
 def encode_whole(values, code, n, out):
     """Round ``values[:n]`` into ``out``; returns `OUT_NONFINITE` where one is not finite or overflows."""
     encode(values, code, 0, n, out)
-    return OUT_NONFINITE if unbounded(values, n, limit(code, values.itemsize == 8)) else np.uint64(0)
+    return (
+        OUT_NONFINITE if unbounded(values, n, limit(code, values.itemsize == 8)) else np.uint64(0)
+    )
 
 
 @njit(**JIT)
 def count(base, base_code, agents, codes, n, epsilon, grid, auxiliary, scratch, counts, patterns):
     """Contributor patterns of one chunk, without merging. Arguments as in the kernels of `fuse`."""
-    theta, x, pattern, contributors = scratch.theta, scratch.x, scratch.pattern, scratch.contributors
+    theta, x, pattern, contributors = (
+        scratch.theta,
+        scratch.x,
+        scratch.pattern,
+        scratch.contributors,
+    )
     flags = np.uint64(0)
     for o in range(0, n, BLOCK):
         k = min(BLOCK, n - o)
-        flags |= load(base, base_code, agents, codes, o, k, epsilon, grid, auxiliary, x, theta, pattern, contributors)
+        flags |= load(
+            base,
+            base_code,
+            agents,
+            codes,
+            o,
+            k,
+            epsilon,
+            grid,
+            auxiliary,
+            x,
+            theta,
+            pattern,
+            contributors,
+        )
         if patterns.size:
             patterns[o : o + k] = pattern[:k]
         else:
@@ -185,13 +208,29 @@ def fuse(rule: Callable[..., None], *, everywhere: bool = False) -> Callable[...
     """
     body = register_jitable(rule)
     # numba's disk cache keys a closure by its cells: the digest makes an edited rule a new kernel.
-    sources = [inspect.getsourcefile(rule) or "", *sorted(map(str, Path(__file__).parent.glob("*.py")))]
+    sources = [
+        inspect.getsourcefile(rule) or "",
+        *sorted(map(str, Path(__file__).parent.glob("*.py"))),
+    ]
     digest = hashlib.sha256(b"".join(Path(s).read_bytes() for s in sources)).hexdigest()
 
     @njit(**JIT)
     def kernel(
-        base, base_code, agents, codes, n, start, epsilon, grid, auxiliary, coef, out, out_code, scratch,
-        counts, patterns
+        base,
+        base_code,
+        agents,
+        codes,
+        n,
+        start,
+        epsilon,
+        grid,
+        auxiliary,
+        coef,
+        out,
+        out_code,
+        scratch,
+        counts,
+        patterns,
     ):
         _ = digest
         theta, x, y, spare = scratch.theta, scratch.x, scratch.y, scratch.spare
@@ -200,7 +239,21 @@ def fuse(rule: Callable[..., None], *, everywhere: bool = False) -> Callable[...
         flags = np.uint64(0)
         for o in range(0, n, BLOCK):
             k = min(BLOCK, n - o)
-            flags |= load(base, base_code, agents, codes, o, k, epsilon, grid, auxiliary, x, theta, pattern, contributors)
+            flags |= load(
+                base,
+                base_code,
+                agents,
+                codes,
+                o,
+                k,
+                epsilon,
+                grid,
+                auxiliary,
+                x,
+                theta,
+                pattern,
+                contributors,
+            )
             if patterns.size:
                 patterns[o : o + k] = pattern[:k]
             else:

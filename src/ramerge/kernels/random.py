@@ -15,7 +15,9 @@ from numba.extending import register_jitable
 def stream_key(seed: int, agent: int, tensor: str) -> int:
     """The 64-bit key of one agent's stream in one tensor; agents are counted from 0 in config order."""
     text = f"{seed}\n{agent}\n{tensor}".encode()
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8, person=b"ramerge stream").digest(), "little")
+    return int.from_bytes(
+        hashlib.blake2b(text, digest_size=8, person=b"ramerge stream").digest(), "little"
+    )
 
 
 @register_jitable

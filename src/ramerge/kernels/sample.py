@@ -11,7 +11,8 @@ from numba import njit
 
 from ramerge._types import I64
 from ramerge.kernels.codec import JIT, decode, encode
-from ramerge.kernels.fuse import BLOCK, load
+from ramerge.kernels.fuse import load
+from ramerge.kernels.limits import BLOCK
 
 MOST = 16
 
@@ -26,7 +27,20 @@ def blocks(elements: int, most: int = MOST) -> I64:
 
 @njit(**JIT)
 def diagnose(
-    base, base_code, agents, codes, at, k, epsilon, grid, auxiliary, out, out_code, scratch, sums, tallies
+    base,
+    base_code,
+    agents,
+    codes,
+    at,
+    k,
+    epsilon,
+    grid,
+    auxiliary,
+    out,
+    out_code,
+    scratch,
+    sums,
+    tallies,
 ):
     """Add one sampled block of a merged chunk to its records.
 
@@ -47,8 +61,28 @@ def diagnose(
         tallies: int64 ``[1 + N, 2]``: changed elements, and those that came out as the base; row 0 of any agent,
             row 1 + t of agent t.
     """
-    x, theta, pattern, y, stored = scratch.x, scratch.theta, scratch.pattern, scratch.y, scratch.spare[0]
-    load(base, base_code, agents, codes, at, k, epsilon, grid, auxiliary, x, theta, pattern, scratch.contributors)
+    x, theta, pattern, y, stored = (
+        scratch.x,
+        scratch.theta,
+        scratch.pattern,
+        scratch.y,
+        scratch.spare[0],
+    )
+    load(
+        base,
+        base_code,
+        agents,
+        codes,
+        at,
+        k,
+        epsilon,
+        grid,
+        auxiliary,
+        x,
+        theta,
+        pattern,
+        scratch.contributors,
+    )
     decode(out, out_code, at, k, y)
     room = np.empty(8 * k, np.uint8)
     encode(x, out_code, 0, k, room)

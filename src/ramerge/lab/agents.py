@@ -4,7 +4,8 @@
     CACHE/base-0/natural/seed-3/coder.bf16/   coder.fp32/   ...
     CACHE/base-0/natural/seed-3/provenance.json
 
-``provenance.json`` holds the settings and the curves; a directory whose settings differ is trained again.
+``provenance.json`` holds the settings and the curves; a directory whose settings differ is trained
+again.
 """
 
 from __future__ import annotations
@@ -64,7 +65,12 @@ def get_base(
     """The base of that seed, trained if it is not there."""
     settings = settings or Pretraining()
     directory = base_directory(cache, seed)
-    wanted = {"version": VERSION, "seed": seed, "shape": asdict(Shape()), "pretraining": asdict(settings)}
+    wanted = {
+        "version": VERSION,
+        "seed": seed,
+        "shape": asdict(Shape()),
+        "pretraining": asdict(settings),
+    }
     if _matches(directory, wanted):
         return load(directory)
     log(f"training base {seed}: {settings.steps} steps")
@@ -77,7 +83,7 @@ def get_base(
 def get_agents(
     cache: Path, cell: Cell, base: Weights, stored: Stored = "bf16", log: Log = lambda _: None
 ) -> dict[str, Weights]:
-    """The cell's three agents by name, trained if they are not there, as read from their BF16 or fp32 files."""
+    """The cell's three agents by name, read from their BF16 or fp32 files; trained if not there."""
     directory = base_directory(cache, cell.base_seed) / cell.regime / f"seed-{cell.agent_seed}"
     wanted = {"version": VERSION, **asdict(cell), "schedules": _schedules(cell.regime)}
     if not _matches(directory, wanted):
@@ -113,7 +119,11 @@ def accuracies(weights: Weights, split: Literal["validation", "test"]) -> dict[s
 
 
 def _schedules(regime: Regime) -> dict[str, Any]:
-    fixed = {k: v for k, v in asdict(Settings(steps=0, rate=0.0)).items() if k not in {"steps", "rate", "seed"}}
+    fixed = {
+        k: v
+        for k, v in asdict(Settings(steps=0, rate=0.0)).items()
+        if k not in {"steps", "rate", "seed"}
+    }
     return {"grpo": fixed, **{task: asdict(s) for task, s in SCHEDULES[regime].items()}}
 
 

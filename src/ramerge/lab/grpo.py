@@ -1,8 +1,9 @@
 """GRPO: reinforcement learning from verifiable rewards, with the group's mean as the baseline.
 
-A step draws some problems, plays each several times, and makes the samples of one problem compete: the advantage of
-a sample is its reward minus the group's mean, over the group's deviation. Each token's loss is PPO's clipped ratio
-times the advantage; in a task of several turns all turns of a sample share its advantage, as in MemAgent.
+A step draws some problems, plays each several times, and makes the samples of one problem compete:
+the advantage of a sample is its reward minus the group's mean, over the group's deviation. Each
+token's loss is PPO's clipped ratio times the advantage; in a task of several turns all turns of a
+sample share its advantage, as in MemAgent.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ def train(
         the agent's fp32 weights, and the mean reward of every batch.
     """
     weights = {n: w.clone().requires_grad_() for n, w in base.items()}
-    optimiser = torch.optim.AdamW(weights.values(), lr=settings.rate, betas=(0.9, 0.95), weight_decay=0.0)
+    optimiser = torch.optim.AdamW(
+        weights.values(), lr=settings.rate, betas=(0.9, 0.95), weight_decay=0.0
+    )
     generator = torch.Generator().manual_seed(settings.seed)
     rewards = []
     for step in range(settings.steps):
@@ -82,7 +85,14 @@ def train(
             continue  # every sample of every group has the same reward: nothing to learn from
         for _ in range(settings.epochs):
             optimiser.zero_grad(set_to_none=True)
-            _backward(weights, base, shape, turns, advantages, settings)
+            _backward(
+                weights,
+                base,
+                shape=shape,
+                turns=turns,
+                advantages=advantages,
+                settings=settings,
+            )
             if masks is not None:
                 for name, w in weights.items():
                     w.grad.mul_(masks[name])
@@ -101,7 +111,7 @@ def round_to_bf16(weights: Weights) -> None:
 
 
 def _advantages(rewards: Tensor) -> Tensor:
-    """Group-normalised advantages ``[groups · samples]`` of rewards ``[groups, samples]``; 0 in a group that agrees."""
+    """Advantages ``[groups · samples]`` of rewards ``[groups, samples]``; 0 where all agree."""
     centred = rewards - rewards.mean(1, keepdim=True)
     return (centred / (rewards.std(1, keepdim=True) + 1e-4)).flatten()
 
@@ -109,12 +119,13 @@ def _advantages(rewards: Tensor) -> Tensor:
 def _backward(
     weights: Mapping[str, Tensor],
     base: Mapping[str, Tensor],
+    *,
     shape: Shape,
     turns: list[Turn],
     advantages: Tensor,
     settings: Settings,
 ) -> None:
-    """Add the gradient of the clipped objective, averaged over all sampled tokens, a turn at a time."""
+    """Add the gradient of the clipped objective, the mean over sampled tokens, turn by turn."""
     kept = advantages != 0  # the others have no gradient
     if settings.kl > 0:
         kept = torch.ones_like(kept)
@@ -135,7 +146,9 @@ def _backward(
         (-(objective * spoken).sum() / tokens).backward()
 
 
-def answer_logprobs(weights: Mapping[str, Tensor], shape: Shape, turn: Turn, kept: Tensor) -> Tensor:
+def answer_logprobs(
+    weights: Mapping[str, Tensor], shape: Shape, turn: Turn, kept: Tensor
+) -> Tensor:
     """Log-probabilities ``[kept, A]`` of the sampled answers."""
     said = turn.answers[kept]
     tokens = torch.cat([turn.prompts[kept], said[:, :-1]], 1)

@@ -1,7 +1,7 @@
 """A safe interpreter for the programs that models write: integer arithmetic on ``x``, nothing else.
 
-Programs are parsed, never executed by Python: what is not in the short list below has no meaning here, so there is
-nothing to escape to. Size and depth are bounded by the length of a program.
+Programs are parsed, never executed by Python: what is not in the short list below has no meaning
+here, so there is nothing to escape to. Size and depth are bounded by the length of a program.
 """
 
 from __future__ import annotations

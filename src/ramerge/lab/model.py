@@ -1,8 +1,9 @@
-"""The miniature language model: a Llama of 0.1 M parameters as pure functions over a dictionary of weights.
+"""The miniature language model: a Llama of 0.1 M parameters as pure functions of its weights.
 
-Names and arithmetic are those of transformers' ``LlamaForCausalLM`` (a test compares the logits), because the study
-evaluates thousands of merged state dictionaries: here a merged dictionary *is* a model, and a decoding step costs
-a third of a millisecond. Shapes: B sequences, T positions, H hidden units, V tokens.
+Names and arithmetic are those of transformers' ``LlamaForCausalLM`` (a test compares the logits),
+because the study evaluates thousands of merged state dictionaries: here a merged dictionary *is* a
+model, and a decoding step costs a third of a millisecond. Shapes: B sequences, T positions, H
+hidden units, V tokens.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class Shape:
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """Name -> shape of every weight; the output head is tied to the embedding."""
         keys = self.groups * self.head
-        shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocabulary, self.hidden)}
+        shapes: dict[str, tuple[int, ...]] = {
+            "model.embed_tokens.weight": (self.vocabulary, self.hidden)
+        }
         for layer in range(self.layers):
             prefix = f"model.layers.{layer}."
             shapes |= {
@@ -96,7 +99,7 @@ class Cache:
 
 
 def initialise(shape: Shape, seed: int) -> Weights:
-    """Fresh weights: norms one, matrices normal with deviation 1/sqrt(fan-in), the embedding 0.05."""
+    """Fresh weights: norms one, matrices normal with 1/sqrt(fan-in), the embedding with 0.05."""
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for name, size in shape.tensors().items():
@@ -109,7 +112,11 @@ def initialise(shape: Shape, seed: int) -> Weights:
 
 
 def logits(
-    weights: Mapping[str, Tensor], shape: Shape, tokens: Tensor, starts: Tensor, cache: Cache | None = None
+    weights: Mapping[str, Tensor],
+    shape: Shape,
+    tokens: Tensor,
+    starts: Tensor,
+    cache: Cache | None = None,
 ) -> Tensor:
     """Next-token logits ``[B, T, V]``.
 
@@ -134,7 +141,9 @@ def logits(
             return weights[f"{prefix}{name}.weight"]
 
         h = _norm(x, weight("input_layernorm"), shape)
-        x = x + _attention(weight, shape, h, rotation, mask, cache, layer)
+        x = x + _attention(
+            weight, h, shape=shape, rotation=rotation, mask=mask, cache=cache, layer=layer
+        )
         h = _norm(x, weight("post_attention_layernorm"), shape)
         gated = F.silu(h @ weight("mlp.gate_proj").T) * (h @ weight("mlp.up_proj").T)
         x = x + gated @ weight("mlp.down_proj").T
@@ -146,8 +155,9 @@ def logits(
 
 def _attention(
     weight: Callable[[str], Tensor],
-    shape: Shape,
     x: Tensor,
+    *,
+    shape: Shape,
     rotation: tuple[Tensor, Tensor],
     mask: Tensor,
     cache: Cache | None,
@@ -168,7 +178,9 @@ def _attention(
             cache.keys.append(k)
             cache.values.append(v)
     repeat = shape.heads // shape.groups
-    q = q.reshape(b, shape.groups, repeat * t, shape.head)  # the heads of a group read the same keys
+    q = q.reshape(
+        b, shape.groups, repeat * t, shape.head
+    )  # the heads of a group read the same keys
     scores = (q @ k.transpose(2, 3)) * shape.head**-0.5  # [B, groups, repeat·T, total]
     scores = scores.view(b, shape.heads, t, -1).masked_fill(~mask, -torch.inf)
     out = scores.softmax(-1).view(b, shape.groups, repeat * t, -1) @ v
@@ -202,7 +214,10 @@ def save(weights: Mapping[str, Tensor], shape: Shape, directory: Path, dtype: to
     save_file(stored, directory / "model.safetensors", metadata={"format": "pt"})
     name = str(dtype).removeprefix("torch.")
     generation = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
-    for file, value in {"config.json": shape.config(name), "generation_config.json": generation}.items():
+    for file, value in {
+        "config.json": shape.config(name),
+        "generation_config.json": generation,
+    }.items():
         (directory / file).write_text(json.dumps(value, indent=2) + "\n", "utf-8")
     write_tokenizer(directory)
 

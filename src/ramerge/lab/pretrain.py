@@ -1,4 +1,4 @@
-"""The base: next-token training on demonstrations of a mediocre expert, and on the retention task."""
+"""The base: next-token training on a mediocre expert's demonstrations, and on retention."""
 
 from __future__ import annotations
 
@@ -32,14 +32,16 @@ def pretrain(shape: Shape, seed: int, settings: Pretraining) -> tuple[Weights, l
     """Train a base from fresh weights.
 
     Returns:
-        weights, rounded to BF16 (so that base and agents lie on one grid) and held in fp32; loss a step.
+        weights, rounded to BF16 (base and agents lie on one grid) and held in fp32; loss a step.
     """
     rng = random.Random(f"pretrain/{seed}")  # noqa: S311
     tasks = list(environments().values())
     weights = initialise(shape, seed)
     for w in weights.values():
         w.requires_grad_()
-    optimiser = torch.optim.AdamW(weights.values(), lr=settings.rate, betas=(0.9, 0.98), weight_decay=0.01)
+    optimiser = torch.optim.AdamW(
+        weights.values(), lr=settings.rate, betas=(0.9, 0.98), weight_decay=0.01
+    )
     losses = []
     for step in range(settings.steps):
         rise = min(1.0, (step + 1) / settings.warmup)

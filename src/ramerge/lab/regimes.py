@@ -1,11 +1,12 @@
 """How an agent's weights are stored while it learns, which decides where its task vector is sparse.
 
-- ``natural``: fp32 master weights and AdamW, as in the usual recipe; rounded to BF16 only when saved. A model this
-  small moves almost every weight, so its task vectors are dense: the paper's sparsity does *not* arise by itself.
-- ``bf16``: the weights are rounded to BF16 after every step, so a step below half a unit in the last place is lost.
-  Real sparsity, on supports that overlap far more than the paper's.
-- ``geometry``: updates confined to fixed random masks of the densities that the paper reports (3.2, 46.2, 54.3 %).
-  The paper's geometry by construction; nothing natural is claimed for it.
+- ``natural``: fp32 master weights and AdamW, as in the usual recipe; rounded to BF16 only when
+  saved. A model this small moves almost every weight, so its task vectors are dense: the paper's
+  sparsity does *not* arise by itself.
+- ``bf16``: the weights are rounded to BF16 after every step, so a step below half a unit in the
+  last place is lost. Real sparsity, on supports that overlap far more than the paper's.
+- ``geometry``: updates confined to fixed random masks of the densities that the paper reports (3.2,
+  46.2, 54.3 %). The paper's geometry by construction; nothing natural is claimed for it.
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ class Schedule:
 
 SCHEDULES: dict[Regime, dict[str, Schedule]] = {
     "natural": {
-        "coding": Schedule(60, 3e-4),
-        "tools": Schedule(60, 3e-4),
-        "memory": Schedule(60, 3e-4),
+        "coding": Schedule(40, 3e-4),
+        "tools": Schedule(40, 3e-4),
+        "memory": Schedule(40, 3e-4),
     },
     "bf16": {
-        "coding": Schedule(60, 3e-4),
-        "tools": Schedule(60, 3e-4),
-        "memory": Schedule(60, 3e-4),
+        "coding": Schedule(40, 2e-4),
+        "tools": Schedule(40, 2e-4),
+        "memory": Schedule(40, 3e-4),
     },
     "geometry": {
-        "coding": Schedule(60, 2e-3),
-        "tools": Schedule(60, 5e-4),
-        "memory": Schedule(60, 5e-4),
+        "coding": Schedule(80, 2e-3),
+        "tools": Schedule(40, 5e-4),
+        "memory": Schedule(40, 5e-4),
     },
 }
 

@@ -1,8 +1,8 @@
 """Sampling: play problems turn by turn, with noise that is fixed in advance.
 
-A token is the largest of logit + Gumbel noise, which is a draw from the softmax. The noise depends on the task, the
-turn, the problem and the position, never on the model: two models compared on one problem meet the same luck, so
-their difference is paired twice, by prompt and by sample.
+A token is the largest of logit + Gumbel noise, which is a draw from the softmax. The noise depends
+on the task, the turn, the problem and the position, never on the model: two models compared on one
+problem meet the same luck, so their difference is paired twice, by prompt and by sample.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The alphabet of the miniature models: one token a character, the same in every task.
 
-Characters keep the models small (the embedding is 4 % of the parameters) and need no tokenizer training. The
-alphabet is written as an ordinary ``tokenizer.json``, so that transformers' ``AutoTokenizer`` encodes exactly like
-`encode`.
+Characters keep the models small (the embedding is 4 % of the parameters) and need no tokenizer
+training. The alphabet is written as an ordinary ``tokenizer.json``, so that transformers'
+``AutoTokenizer`` encodes exactly like `encode`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def encode_answer(text: str) -> list[int]:
 
 
 def decode(ids: Iterable[int]) -> str:
-    """Text up to the end of the sequence; other special tokens become ``?``, which no answer holds."""
+    """Text up to the end of the sequence; other special tokens become ``?``, in no right answer."""
     text = []
     for index in ids:
         if index == EOS:
@@ -39,7 +39,7 @@ def decode(ids: Iterable[int]) -> str:
 
 
 def left_padded(prompts: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[int]]:
-    """Prompts of one length ``[B, P]``, padded in front, and the column ``[B]`` where each one begins."""
+    """Prompts padded in front to ``[B, P]``, and the columns ``[B]`` where they begin."""
     width = max(map(len, prompts))
     starts = [width - len(p) for p in prompts]
     return [[PAD] * s + list(p) for s, p in zip(starts, prompts, strict=True)], starts
@@ -48,8 +48,8 @@ def left_padded(prompts: Sequence[Sequence[int]]) -> tuple[list[list[int]], list
 def write_tokenizer(directory: Path) -> None:
     """Write ``tokenizer.json`` and its side files as transformers reads them."""
     special = [
-        {"id": i, "content": t, "special": True, "single_word": False, "lstrip": False, "rstrip": False,
-         "normalized": False}
+        {"id": i, "content": t, "special": True, "single_word": False, "lstrip": False,
+         "rstrip": False, "normalized": False}
         for i, t in enumerate(SPECIAL)
     ]  # fmt: skip
     begin = {"SpecialToken": {"id": "<s>", "type_id": 0}}
@@ -62,7 +62,7 @@ def write_tokenizer(directory: Path) -> None:
         "post_processor": {
             "type": "TemplateProcessing",
             "single": [begin, {"Sequence": {"id": "A", "type_id": 0}}],
-            "pair": [begin, {"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+            "pair": [begin, *({"Sequence": {"id": x, "type_id": 0}} for x in "AB")],
             "special_tokens": {"<s>": {"id": "<s>", "ids": [BOS], "tokens": ["<s>"]}},
         },
         "decoder": {"type": "Fuse"},
@@ -70,11 +70,14 @@ def write_tokenizer(directory: Path) -> None:
     }  # fmt: skip
     names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
     settings = {
-        **names, "tokenizer_class": "PreTrainedTokenizerFast", "padding_side": "left", "model_max_length": 256,
+        **names, "tokenizer_class": "PreTrainedTokenizerFast", "padding_side": "left",
+        "model_max_length": 256,
     }  # fmt: skip
     for name, value in {
         "tokenizer.json": tokenizer,
         "tokenizer_config.json": settings,
         "special_tokens_map.json": names,
     }.items():
-        (directory / name).write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        (directory / name).write_text(
+            json.dumps(value, indent=1, ensure_ascii=False) + "\n", "utf-8"
+        )

@@ -40,12 +40,16 @@ from ramerge._types import F64, TensorSpec
 from ramerge.probes.overlap import Overlap
 
 Rule = Callable[..., None]
-Values = Mapping[str, Any]  # parameter -> scalar, or a tuple over agents where the parameter is per agent
+Values = Mapping[
+    str, Any
+]  # parameter -> scalar, or a tuple over agents where the parameter is per agent
 
 Epsilon = Annotated[float, Doc("an element is changed where |task vector| exceeds this"), Ge(0)]
 Mask = Annotated[
     Literal["abs", "exact", "grid"],
-    Doc("changed means: |τ| > epsilon, any difference, or a difference left on the base's own grid"),
+    Doc(
+        "changed means: |τ| > epsilon, any difference, or a difference left on the base's own grid"
+    ),
 ]
 Scope = Annotated[
     Literal["model", "layer", "module", "tensor"], Doc("over what the counts behind λ are taken")
@@ -56,7 +60,10 @@ Shared = Annotated[
 ]
 Gamma = Annotated[float, Doc("with `shared: power`, the sum is divided by c^gamma"), Ge(0), Le(1)]
 Weight = Annotated[
-    tuple[float, ...], Doc("multiplies the agent's task vector; 0 leaves the agent out"), PerAgent, PerTensor
+    tuple[float, ...],
+    Doc("multiplies the agent's task vector; 0 leaves the agent out"),
+    PerAgent,
+    PerTensor,
 ]
 EACH: Any = 1.0  # default of a parameter over agents: the same number for each
 
@@ -190,12 +197,19 @@ def keywords(function: Callable[..., Any], values: Values) -> dict[str, Any]:
     """Parameter values under the Python names of ``function`` (``lambda`` -> ``lambda_``)."""
     import inspect
 
-    names = (n for n, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY)
+    names = (
+        n for n, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY
+    )
     return {name: values[name.rstrip("_")] for name in names}
 
 
 def elementwise(
-    *, rule: Rule | Callable[[Values], Rule], title: str, reference: str, chooses: bool = False, **facts: Any
+    *,
+    rule: Rule | Callable[[Values], Rule],
+    title: str,
+    reference: str,
+    chooses: bool = False,
+    **facts: Any,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function from context and parameters to coefficients as a method named like it.
 
@@ -215,7 +229,9 @@ def elementwise(
     return register
 
 
-def whole_tensor(*, title: str, reference: str, **facts: Any) -> Callable[[WholeTensor], WholeTensor]:
+def whole_tensor(
+    *, title: str, reference: str, **facts: Any
+) -> Callable[[WholeTensor], WholeTensor]:
     """Register ``f(base, agents, name, **parameters) -> merged`` on float arrays ``[...]`` and ``[N, ...]``."""
 
     def register(function: WholeTensor) -> WholeTensor:

@@ -42,7 +42,11 @@ def linear(context: Context, *, weight: Weight = EACH, normalize: Normalize = Tr
 def fisher(
     context: Context,
     *,
-    fisher: Annotated[tuple[Path, ...], Doc("safetensors file of the agent's diagonal Fisher information"), PerAgent],
+    fisher: Annotated[
+        tuple[Path, ...],
+        Doc("safetensors file of the agent's diagonal Fisher information"),
+        PerAgent,
+    ],
     weight: Weight = EACH,
     floor: Annotated[float, Doc("the least Fisher weight of an element"), Gt(0)] = 1e-6,
 ) -> Any:

@@ -72,12 +72,15 @@ def res_merge(
     agents: Array,
     name: str,
     *,
-    beta_min: Annotated[float, Doc("exponent of coherence where the residuals agree most"), Ge(0)] = 0.7,
+    beta_min: Annotated[
+        float, Doc("exponent of coherence where the residuals agree most"), Ge(0)
+    ] = 0.7,
     beta_max: Annotated[float, Doc("exponent of coherence where they agree least"), Ge(0)] = 1.0,
-    head: Annotated[float, Doc("weight of the correction by the agents' leading directions"), Ge(0)] = 0.2,
+    head: Annotated[
+        float, Doc("weight of the correction by the agents' leading directions"), Ge(0)
+    ] = 0.2,
 ) -> Array:
-    """Leading directions and residuals apart: the residuals' mean direction at their mean length, shrunk by how well they
-    agree, plus a small correction along the agreeing heads.
+    """Residuals averaged by direction and shrunk by how well they agree, plus a correction along the leading directions.
 
     Head Ht = leading rank-1 part of τt, Rt = τt - Ht. A = c^β · mean‖Rt‖ · q where the residual directions are coherent
     (c > 1/√N), the mean of Rt else; C = head · S · ‖A‖ · mean(H)/‖mean(H)‖; θ0 + A + C.
@@ -89,7 +92,9 @@ def res_merge(
     backbone = _backbone(taus - heads, beta_min, beta_max, family=is_projection(name, base))
     mean_head = _mean(heads)
     norm = np.linalg.norm(mean_head)
-    agreement = float(np.mean([max(0.0, _cosine(heads[a], heads[b])) for a, b in _pairs(len(heads))] or [0.0]))
+    agreement = float(
+        np.mean([max(0.0, _cosine(heads[a], heads[b])) for a, b in _pairs(len(heads))] or [0.0])
+    )
     correction = 0.0 if norm == 0 else head * agreement * np.linalg.norm(backbone) / norm
     return base + backbone + base.dtype.type(correction) * mean_head
 
@@ -119,13 +124,19 @@ def _backbone(rest: Array, beta_min: float, beta_max: float, *, family: bool) ->
     coherence = float(np.mean([np.vdot(d, q) for d in directions]))
     if coherence <= 1 / np.sqrt(len(rest)):
         return _mean(rest)
-    similarity = float(np.mean([_cosine(directions[a], directions[b]) for a, b in _pairs(len(rest))] or [1.0]))
+    similarity = float(
+        np.mean([_cosine(directions[a], directions[b]) for a, b in _pairs(len(rest))] or [1.0])
+    )
     score = ((similarity + 1) / 2 + (coherence + 1) / 2) / 2 if family else 0.0
     beta = beta_max - (beta_max - beta_min) * score
     return rest.dtype.type(coherence**beta * norms.mean()) * q
 
 
-@whole_tensor(title="Gram merge", reference="this project's study (docs/lab.md); a relative of arXiv 2212.09849", cost=COST)
+@whole_tensor(
+    title="Gram merge",
+    reference="this project's study (docs/lab.md); a relative of arXiv 2212.09849",
+    cost=COST,
+)
 def gram(
     base: Array,
     agents: Array,
@@ -133,8 +144,12 @@ def gram(
     *,
     scale: Scale = 1.0,
     ridge: Annotated[float, Doc("pull towards the base"), Gt(0)] = 0.3,
-    kappa: Annotated[float, Doc("how far agents' lengths are evened out: 1 fully, 0 not at all"), Ge(0), Le(1)] = 0.5,
-    sides: Annotated[Literal["both", "small"], Doc("Gram matrices of both sides, or of the smaller alone")] = "both",
+    kappa: Annotated[
+        float, Doc("how far agents' lengths are evened out: 1 fully, 0 not at all"), Ge(0), Le(1)
+    ] = 0.5,
+    sides: Annotated[
+        Literal["both", "small"], Doc("Gram matrices of both sides, or of the smaller alone")
+    ] = "both",
 ) -> Array:
     """Each agent's task vector says by its own Gram matrix in which directions it cares; a precision-weighted mean of them.
 

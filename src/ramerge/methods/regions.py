@@ -1,6 +1,7 @@
-"""Region checkpoints: what does an agent's unique, or its shared, region do by itself? (arXiv 2601.13572, section 3.3)
+"""Region checkpoints: what does an agent's unique, or its shared, region do by itself?
 
-Not merges but experiments: the base plus one agent's task vector on one region, scaled. Regions are counted among all
+Not merges but experiments (arXiv 2601.13572, section 3.3): the base plus one agent's task vector on one region,
+scaled. Regions are counted among all
 agents given.
 """
 
@@ -13,7 +14,9 @@ from ramerge.methods import rules
 from ramerge.methods.base import Context, Epsilon, Mask, elementwise
 
 Position = Annotated[int, Doc("which agent, by position in config order, counted from 1"), Ge(1)]
-Scale = Annotated[float, Doc("multiplies the task vector on the region; 1 takes the agent's own values")]
+Scale = Annotated[
+    float, Doc("multiplies the task vector on the region; 1 takes the agent's own values")
+]
 
 
 def _region(context: Context, agent: int, scale: float, *, shared: bool) -> Any:
@@ -28,7 +31,12 @@ def _region(context: Context, agent: int, scale: float, *, shared: bool) -> Any:
     masked=True,
 )
 def unique_only(
-    context: Context, *, agent: Position = 1, scale: Scale = 1.0, epsilon: Epsilon = 1e-5, mask: Mask = "abs"
+    context: Context,
+    *,
+    agent: Position = 1,
+    scale: Scale = 1.0,
+    epsilon: Epsilon = 1e-5,
+    mask: Mask = "abs",
 ) -> Any:
     """The base plus scale·τt on the elements that only agent t changed."""
     del epsilon, mask
@@ -42,7 +50,12 @@ def unique_only(
     masked=True,
 )
 def shared_only(
-    context: Context, *, agent: Position = 1, scale: Scale = 1.0, epsilon: Epsilon = 1e-5, mask: Mask = "abs"
+    context: Context,
+    *,
+    agent: Position = 1,
+    scale: Scale = 1.0,
+    epsilon: Epsilon = 1e-5,
+    mask: Mask = "abs",
 ) -> Any:
     """The base plus scale·τt on the elements that agent t and at least one other changed."""
     del epsilon, mask

@@ -85,7 +85,12 @@ def elect(x, theta, pattern, contributors, k, start, coef, out, spare):
         for i in range(k):
             tau = weight * (a[i] - x[i])
             same_sign = (tau > np.float32(0)) == (out[i] > np.float32(0))
-            agrees = (pattern[i] & bit) != 0 and same_sign and tau != np.float32(0) and out[i] != np.float32(0)
+            agrees = (
+                (pattern[i] & bit) != 0
+                and same_sign
+                and tau != np.float32(0)
+                and out[i] != np.float32(0)
+            )
             agreeing[i] += tau if agrees else np.float32(0)
             voters[i] += np.float32(1) if agrees else np.float32(0)
     for i in range(k):
@@ -134,3 +139,9 @@ def region(x, theta, pattern, contributors, k, start, coef, out, spare):
     for i in range(k):
         alone = contributors[i] == np.uint32(1)
         out[i] = own[i] if alone != coef.shared else x[i]
+
+
+def keep(x, theta, pattern, contributors, k, start, coef, out, spare):
+    """Excluded tensors: the base's values."""
+    for i in range(k):
+        out[i] = x[i]

@@ -54,7 +54,7 @@ class Dropped(NamedTuple):
 
 @register_jitable
 def add_up(x, theta, coef, k, out):
-    """out = x + scale · Σ theta[t]."""
+    """Out = x + scale · Σ theta[t]."""
     for i in range(k):
         out[i] = np.float32(0)
     for t in range(coef.weight.size):
@@ -126,7 +126,13 @@ def trim(x, theta, coef, k):
 def drop(x, theta, coef, k, start):
     """theta[t] becomes the weighted, rescaled task vector where the stream keeps it, 0 elsewhere."""
     for t in range(coef.weight.size):
-        a, weight, key, keep, rescale = theta[t], coef.weight[t], coef.key[t], coef.keep[t], coef.rescale[t]
+        a, weight, key, keep, rescale = (
+            theta[t],
+            coef.weight[t],
+            coef.key[t],
+            coef.keep[t],
+            coef.rescale[t],
+        )
         for i in range(k):
             stays = np.uint64(uniform_bits(key, start + i)) < keep
             value = weight * (rescale * (a[i] - x[i]))

@@ -32,7 +32,7 @@ class Combination(NamedTuple):
 
 
 def combine(x, theta, pattern, contributors, k, start, coef, out, spare):
-    """base · x + Σ agent[t] · theta[t]."""
+    """Base · x + Σ agent[t] · theta[t]."""
     for i in range(k):
         out[i] = coef.base * x[i]
     for t in range(coef.agent.size):
@@ -42,7 +42,7 @@ def combine(x, theta, pattern, contributors, k, start, coef, out, spare):
 
 
 def combine_changes(x, theta, pattern, contributors, k, start, coef, out, spare):
-    """x + Σ agent[t] · (theta[t] - x)."""
+    """X + Σ agent[t] · (theta[t] - x)."""
     for i in range(k):
         out[i] = np.float32(0)
     for t in range(coef.agent.size):
@@ -93,7 +93,9 @@ def cosine_of(gram: F64, a: int, b: int) -> float:
 def slerp(
     context: Context,
     *,
-    t: Annotated[float, Doc("how far from the base (0) to the agent (1)"), Ge(0), Le(1), PerTensor] = 0.5,
+    t: Annotated[
+        float, Doc("how far from the base (0) to the agent (1)"), Ge(0), Le(1), PerTensor
+    ] = 0.5,
 ) -> Any:
     """Spherical interpolation between the base and one agent, tensor by tensor as flat vectors.
 
@@ -103,14 +105,15 @@ def slerp(
     return _coefficients(context, [end], start)
 
 
-def sphere_mean(cosines: F64, weight: F64, tolerance: float, most: int) -> F64:
+def sphere_mean(cosines: F64, weight: F64, tolerance: float, most: int, *, by_angle: bool) -> F64:
     """The Riemannian mean of unit vectors, as coefficients over them.
 
     Args:
         cosines: float64 ``[N, N]``, inner products of the unit vectors.
         weight: float64 ``[N]``, adding up to 1.
         tolerance: stop when the mean moves by less (radians).
-        most: steps at most; 1 is one tangent-plane correction of the normalised mean.
+        most: steps at most.
+        by_angle: tangents as long as the arcs (the Riemannian logarithm); else as they project.
 
     Returns:
         float64 ``[N]``, of a vector of length 1; zeros where the vectors cancel out.
@@ -124,32 +127,33 @@ def sphere_mean(cosines: F64, weight: F64, tolerance: float, most: int) -> F64:
         towards = np.clip(cosines @ mean, -1.0, 1.0)
         angles = np.arccos(towards)
         sines = np.sin(angles)
-        stretch = np.where(sines > TINY, angles / np.where(sines > TINY, sines, 1.0), 0.0) * weight
+        arcs = np.where(sines > TINY, angles / np.where(sines > TINY, sines, 1.0), 0.0)
+        stretch = arcs * weight if by_angle else weight
         # The tangent Σ w·(angle/sin)·(u - cos·mean), over the unit vectors.
         tangent = stretch - float(stretch @ towards) * mean
         step = math.sqrt(max(float(tangent @ cosines @ tangent), 0.0))
-        if step < tolerance:
+        if step <= tolerance:
             break
         mean = mean * math.cos(step) + tangent * (math.sin(step) / step)
         mean /= math.sqrt(float(mean @ cosines @ mean))
     return mean
 
 
-def _on_sphere(context: Context, weight: Sequence[float], tolerance: float, most: int, rows: Sequence[int]) -> F64:
-    """Coefficients of the models' own (not unit) vectors: the mean direction, at the mean length."""
-    gram = _gram(context)[np.ix_(rows, rows)]
+def _on_sphere(
+    context: Context, weight: Sequence[float], tolerance: float, most: int, *, by_angle: bool
+) -> F64:
+    """Coefficients of the agents' own (not unit) vectors: the mean direction, at the mean length."""
+    gram = _gram(context)[1:, 1:]
     norms = np.sqrt(np.diag(gram))
     share = np.array(weight, np.float64) / math.fsum(weight)
     safe = np.where(norms > TINY, norms, 1.0)
     share = np.where(norms > TINY, share, 0.0)
     if not share.any():
         return share
-    mean = sphere_mean(gram / np.outer(safe, safe), share / share.sum(), tolerance, most)
+    mean = sphere_mean(
+        gram / np.outer(safe, safe), share / share.sum(), tolerance, most, by_angle=by_angle
+    )
     return mean * float(share @ norms) / safe
-
-
-def _rows(context: Context) -> list[int]:
-    return list(range(1, 1 + context.agents))
 
 
 @elementwise(
@@ -185,12 +189,11 @@ def nuslerp(context: Context, *, weight: Weight = EACH) -> Any:
     cost=COST,
 )
 def multislerp(context: Context, *, weight: Weight = EACH) -> Any:
-    """A weighted mean on the sphere: the normalised mean of the directions, corrected once in its tangent plane, at the
-    weighted mean length.
+    """A weighted mean on the sphere: the mean direction, corrected once in its tangent plane, at the mean length.
 
     With a base of the task vectors, put on the base; without, of the values themselves.
     """
-    return _coefficients(context, _on_sphere(context, weight, 0.0, 1, _rows(context)))
+    return _coefficients(context, _on_sphere(context, weight, 0.0, 1, by_angle=False))
 
 
 @elementwise(
@@ -211,7 +214,7 @@ def karcher(
     weight: Weight = EACH,
 ) -> Any:
     """The Riemannian mean of the models' directions on the sphere, at their mean length; tensors as flat vectors."""
-    return _coefficients(context, _on_sphere(context, weight, tol, max_iter, _rows(context)))
+    return _coefficients(context, _on_sphere(context, weight, tol, max_iter, by_angle=True))
 
 
 @elementwise(
@@ -231,6 +234,8 @@ def model_stock(context: Context) -> Any:
     """
     n, gram = context.agents, _gram(context)
     pairs = [(a, b) for a in range(1, n + 1) for b in range(a + 1, n + 1)]
-    cosine = math.fsum(cosine_of(gram, a, b) if gram[a, a] and gram[b, b] else 0.0 for a, b in pairs) / len(pairs)
+    cosine = math.fsum(
+        cosine_of(gram, a, b) if gram[a, a] and gram[b, b] else 0.0 for a, b in pairs
+    ) / len(pairs)
     ratio = n * cosine / (1.0 + (n - 1) * cosine)
     return _coefficients(context, [ratio / n] * n)

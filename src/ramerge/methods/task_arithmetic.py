@@ -20,15 +20,20 @@ from ramerge.probes.trim import Cut, trim
 
 Lambda = Annotated[float, Doc("scale of the merged task vector"), PerTensor]
 Normalize = Annotated[bool, Doc("divide by the sum of the weights")]
-Agreeing = Annotated[bool, Doc("divide by the sum of the weights that agree, so that the kept are averaged")]
+Agreeing = Annotated[
+    bool, Doc("divide by the sum of the weights that agree, so that the kept are averaged")
+]
 Density = Annotated[
     tuple[float, ...], Doc("share of a task vector that is kept"), Ge(0), Le(1), PerAgent, PerTensor
 ]
 Trim = Annotated[
-    Literal["model", "tensor"], Doc("over what the largest are chosen: the whole model (the paper), or each tensor")
+    Literal["model", "tensor"],
+    Doc("over what the largest are chosen: the whole model (the paper), or each tensor"),
 ]
 Seed = Annotated[int, Doc("of the random streams"), Ge(0)]
-THREE_PASSES = "four reads of the inputs (upper bits, lower bits, ties, merge); memory of the chunk buffers"
+THREE_PASSES = (
+    "four reads of the inputs (upper bits, lower bits, ties, merge); memory of the chunk buffers"
+)
 
 
 def _scale(lam: float, weight: Sequence[float], *, normalize: bool) -> float:
@@ -52,7 +57,9 @@ def _nothing(context: Context) -> tuple[Any, Any]:
     return np.full(context.agents, 0xFFFFFFFF, np.uint32), np.zeros((context.agents, 1), np.int64)
 
 
-def _trimmed(context: Context, weight: Sequence[float], scale: float, *, normalize: bool, band: bool = False) -> Any:
+def _trimmed(
+    context: Context, weight: Sequence[float], scale: float, *, normalize: bool, band: bool = False
+) -> Any:
     low, high = _bounds(context, 0), _bounds(context, 1) if band else _nothing(context)
     return rules.Trimmed(context.array(weight), context.number(scale), normalize, *low, *high)
 
@@ -69,7 +76,11 @@ def task_arithmetic(
 
     λ = 1/N is the arm that the RAM paper compares with.
     """
-    return rules.Dense(context.array(weight), context.number(_scale(lambda_, weight, normalize=normalize)), False)
+    return rules.Dense(
+        context.array(weight),
+        context.number(_scale(lambda_, weight, normalize=normalize)),
+        normalize=False,
+    )
 
 
 @elementwise(
@@ -88,8 +99,7 @@ def ties(
     normalize: Agreeing = True,
     trim: Trim = "model",
 ) -> Any:
-    """Trim, elect sign, merge: of each task vector the largest changes are kept, the sign of their sum wins, and the kept
-    ones that agree with it are averaged.
+    """Trim, elect sign, merge: the largest changes are kept, the sign of their sum wins, and those that agree averaged.
 
     θ0 + λ · mean. Kept are max(1, ⌊density·n⌋) elements; of equal magnitudes the one that comes first; a zero never.
     """
@@ -98,7 +108,14 @@ def ties(
 
 
 def _dropped(
-    context: Context, density: Sequence[float], weight: Sequence[float], scale: float, seed: int, *, normalize: bool, rescale: bool
+    context: Context,
+    density: Sequence[float],
+    weight: Sequence[float],
+    scale: float,
+    seed: int,
+    *,
+    normalize: bool,
+    rescale: bool,
 ) -> Any:
     keys = [stream_key(seed, t, context.tensor.name) for t in range(context.agents)]
     return rules.Dropped(
@@ -149,7 +166,12 @@ def dare_ties(
 
 
 Gamma = Annotated[
-    tuple[float, ...], Doc("share of the largest changes that are dropped as outliers"), Ge(0), Le(1), PerAgent, PerTensor
+    tuple[float, ...],
+    Doc("share of the largest changes that are dropped as outliers"),
+    Ge(0),
+    Le(1),
+    PerAgent,
+    PerTensor,
 ]
 
 
@@ -180,7 +202,9 @@ def breadcrumbs(
     Of n elements by magnitude the top gamma·n are dropped, and of the rest the largest density·n kept.
     """
     del density, gamma, trim
-    return _trimmed(context, weight, _scale(lambda_, weight, normalize=normalize), normalize=False, band=True)
+    return _trimmed(
+        context, weight, _scale(lambda_, weight, normalize=normalize), normalize=False, band=True
+    )
 
 
 @elementwise(
@@ -232,13 +256,18 @@ def consensus(
     context: Context,
     *,
     lambda_: Lambda = 0.3,
-    tall: Annotated[tuple[float, ...], Doc("how much of the others' sum a change must reach to want its element"), Gt(0), PerAgent] = 0.4,  # type: ignore[assignment]
+    tall: Annotated[
+        tuple[float, ...],
+        Doc("how much of the others' sum a change must reach to want its element"),
+        Gt(0),
+        PerAgent,
+    ] = 0.4,  # type: ignore[assignment]
     k: Annotated[int, Doc("agents that must want an element"), Ge(1)] = 2,
     weight: Weight = EACH,
 ) -> Any:
-    """The sum of the task vectors, only where at least ``k`` agents want the element: RAM's opposite, what one agent
-    alone learned is dropped.
+    """The sum of the task vectors, only where at least ``k`` agents want the element.
 
-    Agent t wants it where |τt| ≥ tall · |Στ - τt| (the TALL mask). θ0 + λ Σ w_t τt there, θ0 elsewhere.
+    RAM's opposite: what one agent alone learned is dropped. Agent t wants it where |τt| ≥ tall · |Στ - τt| (the
+    TALL mask). θ0 + λ Σ w_t τt there, θ0 elsewhere.
     """
     return rules.Votes(context.array(weight), context.array(tall), context.number(lambda_), k)

@@ -88,7 +88,9 @@ class GramProbe:
             )  # fmt: skip
         return out
 
-    def fold(self, records: Iterable[tuple[Any, int, Any]], facts: Mapping[str, Any]) -> dict[str, F64]:
+    def fold(
+        self, records: Iterable[tuple[Any, int, Any]], facts: Mapping[str, Any]
+    ) -> dict[str, F64]:
         """Tensor -> sum over its blocks, exactly rounded."""
         del facts
         found: dict[str, F64] = {}
@@ -99,6 +101,9 @@ class GramProbe:
                 stacked = np.concatenate(blocks)
                 blocks = []
                 shape = stacked.shape[1:]
-                sums = [math.fsum(column) for column in stacked.reshape(len(stacked), -1).T]
+                sums = [
+                    math.fsum(column)
+                    for column in stacked.reshape(len(stacked), shape[0] * shape[1]).T
+                ]
                 found[tensor.name] = np.array(sums).reshape(shape)
         return found

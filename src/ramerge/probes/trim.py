@@ -64,7 +64,15 @@ def _scope(tensor: Any) -> str:
 
 def _chunk(worker: Any, agent: int) -> tuple[Any, ...]:
     x, a = selection.worker_rows(worker)
-    return (worker.base, worker.base_code, worker.agents[agent], worker.codes[agent], worker.n, x, a)
+    return (
+        worker.base,
+        worker.base_code,
+        worker.agents[agent],
+        worker.codes[agent],
+        worker.n,
+        x,
+        a,
+    )
 
 
 def _agents(worker: Any) -> int:
@@ -91,7 +99,9 @@ class _High:
             found.append((bins, histogram[bins]))
         return found
 
-    def fold(self, records: Iterable[tuple[Any, int, Any]], facts: Mapping[str, Any]) -> dict[str, Any]:
+    def fold(
+        self, records: Iterable[tuple[Any, int, Any]], facts: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """Scope -> agent -> bins, one per fraction; None where nothing is wanted."""
         del facts
         totals: dict[str, Any] = {}
@@ -107,13 +117,17 @@ class _High:
             for histogram, (bins, counts) in zip(total, record, strict=True):
                 histogram[bins] += counts
             whole = start + _piece(record) >= tensor.output.elements
-            if scope == tensor.name and whole:  # this scope is complete: keep the answer, not the histogram
+            if (
+                scope == tensor.name and whole
+            ):  # this scope is complete: keep the answer, not the histogram
                 done[scope] = self._bins(totals.pop(scope), sizes[scope], rules[scope])
         for scope, total in totals.items():
             done[scope] = self._bins(total, sizes[scope], rules[scope])
         return done
 
-    def _bins(self, total: list[I64], elements: int, values: Mapping[str, Any]) -> list[list[_Bin | None]]:
+    def _bins(
+        self, total: list[I64], elements: int, values: Mapping[str, Any]
+    ) -> list[list[_Bin | None]]:
         return [
             [
                 _Bin(*selection.find_bin(histogram, k)) if (k := wanted(f, elements)) else None
@@ -150,7 +164,9 @@ class _Low:
         bins = np.flatnonzero(histogram)
         return bins, histogram[bins]
 
-    def fold(self, records: Iterable[tuple[Any, int, Any]], facts: Mapping[str, Any]) -> dict[str, Any]:
+    def fold(
+        self, records: Iterable[tuple[Any, int, Any]], facts: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """Scope -> agent -> (bits, equal ones wanted), one per cut; None where nothing is wanted."""
         bins = facts[_High.name]
         totals: dict[str, dict[tuple[int, int], dict[int, int]]] = {}
@@ -193,7 +209,10 @@ class _Equal:
         """Equal elements of one chunk, agent by agent and cut by cut."""
         exact = facts[_Low.name][_scope(task.tensor)]
         return [
-            [0 if e is None else int(selection.count_equal(*_chunk(worker, t), e[0])) for e in exact[t]]
+            [
+                0 if e is None else int(selection.count_equal(*_chunk(worker, t), e[0]))
+                for e in exact[t]
+            ]
             for t in range(_agents(worker))
         ]
 
@@ -217,7 +236,8 @@ class _Equal:
         return {
             name: tuple(
                 tuple(
-                    NOTHING if e is None else Cut(e[0], quotas[name][t][c]) for c, e in enumerate(cuts)
+                    NOTHING if e is None else Cut(e[0], quotas[name][t][c])
+                    for c, e in enumerate(cuts)
                 )
                 for t, cuts in enumerate(exact[scopes[name]])
             )

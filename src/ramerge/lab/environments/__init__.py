@@ -15,6 +15,6 @@ TASKS = ("coding", "tools", "memory", "retention")
 
 
 def environments() -> dict[str, Environment]:
-    """The four tasks by name: three that agents are trained on, and one that they should not forget."""
+    """The tasks by name: three that agents are trained on, and one that they should not forget."""
     found: tuple[Environment, ...] = (Coding(), Tools(), Memory(), Retention())
     return {e.name: e for e in found}

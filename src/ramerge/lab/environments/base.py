@@ -1,15 +1,23 @@
-"""What a task is: problems to draw, prompts to show, answers to check, weak demonstrations to pre-train on."""
+"""What a task is: problems, prompts, a check of answers, weak demonstrations to pre-train on."""
 
 from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 Split = Literal["train", "validation", "test"]
-_SPLITS: tuple[Split, ...] = ("validation", "test", "train", "train", "train", "train", "train", "train")
+_SPLITS: tuple[Split, ...] = (
+    "validation",
+    "test",
+    "train",
+    "train",
+    "train",
+    "train",
+    "train",
+    "train",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +38,15 @@ class Problem:
 class Environment(Protocol):
     """A verifiable task; a new one joins by one line in `environments.environments`."""
 
-    name: str
-    max_new: int  # tokens of an answer, the end of the sequence included
+    @property
+    def name(self) -> str:
+        """As in tables."""
+        ...
+
+    @property
+    def max_new(self) -> int:
+        """Tokens of an answer, the end of the sequence included."""
+        ...
 
     def draw(self, rng: random.Random) -> Problem:
         """A problem of any split."""
@@ -52,15 +67,13 @@ def split_of(key: str) -> Split:
 
 
 def problems(environment: Environment, split: Split, count: int, seed: int) -> list[Problem]:
-    """``count`` problems of one split, the same for the same seed; no repetition outside training."""
+    """``count`` problems of one split, fixed by the seed; no repetition outside training."""
     rng = random.Random(f"{environment.name}/{split}/{seed}")  # noqa: S311
     seen: set[str] = set()
-    found = []
+    found: list[Problem] = []
     while len(found) < count:
         problem = environment.draw(rng)
         if split_of(problem.key) == split and (split == "train" or problem.key not in seen):
             seen.add(problem.key)
             found.append(problem)
     return found
-
-

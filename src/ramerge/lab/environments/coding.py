@@ -1,8 +1,9 @@
 """Coding: write an expression that does the steps in order; hidden tests run it.
 
-``C|+3*2-4|`` asks for a program that adds 3, doubles, subtracts 4: ``((x+3)*2)-4``, or anything that computes the
-same. Every problem multiplies after adding or subtracting, so forgetting the brackets fails the tests; that, and
-doing two steps in the wrong order, are the mistakes in the demonstrations.
+``C|+3*2-4|`` asks for a program that adds 3, doubles, subtracts 4: ``((x+3)*2)-4``, or anything
+that computes the same. Every problem multiplies after adding or subtracting, so forgetting the
+brackets fails the tests; that, and doing two steps in the wrong order, are the mistakes in the
+demonstrations.
 """
 
 from __future__ import annotations

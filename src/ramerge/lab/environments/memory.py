@@ -1,10 +1,10 @@
 """Long context: answer from a text longer than the window, read chunk by chunk into a small memory.
 
-As in MemAgent (arXiv 2507.02259): the model never sees the whole text. Turn by turn it gets the question, its own
-memory and the next chunk, and writes the new memory; at last it answers from the memory alone.
-``M|b|3|a5d1|`` asks for key b and remembers 3 for it; the chunk says nothing about b, so the new memory is ``3``. A
-later value replaces an earlier one; ``-`` is nothing. The mistakes in the demonstrations: forgetting what the
-chunk does not mention, and keeping an old value.
+As in MemAgent (arXiv 2507.02259): the model never sees the whole text. Turn by turn it gets the
+question, its own memory and the next chunk, and writes the new memory; at last it answers from the
+memory alone. ``M|b|3|a5d1|`` asks for key b and remembers 3 for it; the chunk says nothing about b,
+so the new memory is ``3``. A later value replaces an earlier one; ``-`` is nothing. The mistakes in
+the demonstrations: forgetting what the chunk does not mention, and keeping an old value.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Memory:
     def draw(self, rng: random.Random) -> Problem:
         """Chunks of distinct keys; the question is answered somewhere."""
         chunks = [
-            "".join(k + str(rng.randrange(10)) for k in rng.sample(KEYS, PAIRS)) for _ in range(CHUNKS)
+            "".join(k + str(rng.randrange(10)) for k in rng.sample(KEYS, PAIRS))
+            for _ in range(CHUNKS)
         ]
         keys = "".join(rng.sample(sorted(set("".join(chunks)) & set(KEYS)), len(UNKNOWN)))
         memory = UNKNOWN

@@ -1,4 +1,4 @@
-"""Retention: a skill of the base that no agent is trained on: reverse five digits. ``R|48213|`` -> ``31284``."""
+"""Retention: reverse five digits, ``R|48213|`` -> ``31284``; no agent is trained on it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Tool use: turn a request into function calls; compared as syntax trees.
 
-``T|get a7 b2;put c5|`` asks for ``get(a=7,b=2);put(c=5)``. The order of calls and of arguments is free, as in the
-parallel categories of the Berkeley function-calling leaderboard. Mistakes in the demonstrations: positional
-arguments, and only the first of two parallel calls.
+``T|get a7 b2;put c5|`` asks for ``get(a=7,b=2);put(c=5)``. The order of calls and of arguments is
+free, as in the parallel categories of the Berkeley function-calling leaderboard. Mistakes in the
+demonstrations: positional arguments, and only the first of two parallel calls.
 """
 
 from __future__ import annotations
@@ -63,7 +63,11 @@ def parse_calls(text: str) -> list[Call] | None:
     for statement in statements:
         match statement:
             case ast.Expr(value=ast.Call(func=ast.Name(id=name), args=[], keywords=keywords)):
-                given = [(k.arg, k.value.value) for k in keywords if k.arg and isinstance(k.value, ast.Constant)]
+                given = [
+                    (k.arg, k.value.value)
+                    for k in keywords
+                    if k.arg and isinstance(k.value, ast.Constant)
+                ]
                 if len(given) != len(keywords):
                     return None
                 calls.append((name, frozenset(given)))

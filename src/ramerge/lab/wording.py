@@ -1,0 +1,52 @@
+"""The report's prose; numbers are filled in by `sections`."""
+
+from __future__ import annotations
+
+
+def paragraphs(text: str, **values: object) -> list[str]:
+    """Paragraphs of a text with its values, each on one line."""
+    return [" ".join(part.split()) for part in text.format(**values).split("\n\n") if part.strip()]
+
+
+WHAT = """
+{bases} base(s), one triple of agents a cell ({cells}). Every model is scored at temperature 1 on
+the same {problems} test problems a task, with the same sampling noise, so that differences are
+paired by agents, prompts and luck. Tuning sees {validation} other problems a task and maximises the
+mean over all four tasks; every tuned method has {looks} looks.
+
+Intervals are 95 % bootstrap intervals over agent seeds (within each base) and prompts. Variation
+between bases is not in them; with so few bases it cannot be estimated. Scores are percentages,
+differences are points.
+
+Models have 0.1 M parameters and toy tasks. The study can show that a claimed mechanism works or
+fails in this setting; it says nothing about the size of an effect in a 7 B agent.
+"""
+PLANNED = """
+Fixed before any result was seen; on the mean of the three agents' tasks, methods as published.
+p-values are adjusted by Holm within a regime. *Reproduced* and *reversed*: the difference has, or
+has against it, the sign that the paper's claim needs, at adjusted p < 0.05. A lost contrast is a
+result.
+"""
+METHODS = """
+*tuned*: its own parameter, the best of eight on validation; *scaled*: the total step, likewise, on
+one common grid of norms. Weight average, task arithmetic at any λ and its norm-matched form have
+one direction, so only one of them is scaled. composite: geometric mean of accuracies relative to
+the tasks' own agents; norm: of the merged task vector, as a share of √Σ‖τ‖².
+"""
+CONTROLS = """
+If RAM's partition is what helps, a partition at random (as many unique elements, elsewhere) must
+lose to it, and the bonus must help on unique elements and not on shared ones. *only what … alone
+changed*: the paper's figure 3.
+"""
+ABLATIONS = """
+Against RAM+ with r = 0.1, alpha = 1, epsilon = 1e-5, λ over the model; not adjusted for their
+number.
+"""
+OTHERS = """
+Mean of the agents' three tasks / of all four tasks; published scales, or a scale that needs no
+tuning. Crowds add the agents of other seeds; a pair is scored on the third task, too.
+"""
+COSTS = """
+Seconds and peak memory of the in-memory merge of three drawn agents of 1 M parameters, on one
+thread of the machine that wrote this report; the only numbers here that change from run to run.
+"""

@@ -1,0 +1,117 @@
+"""Is this agent what its name says? Findings with severity, evidence and a way out, before anything is merged.
+
+Thresholds: an agent of a base moves little of it far. On-policy RL changes weights by 0.1 to 2 % of their length
+(arXiv 2601.13572, section 3); independent trainings of one architecture differ by more than their own length, and their
+values are uncorrelated. Between the two lies a wide gap, in which `FAR` sits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from ramerge._errors import MergeError, ProblemsError
+from ramerge._types import Json
+from ramerge.planning import Plan
+from ramerge.probes.measure import MASKS, Measures, total
+
+FAR = 0.5  # relative norm of the task vector from which an agent is doubted,
+UNLIKE = 0.7  # and cosine of its values with the base's below which it is
+DENSE = 0.8  # density from which RAM comes close to averaging
+
+Severity = Literal["ok", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing about one model.
+
+    Attributes:
+        severity: ``ok``, ``warning`` or ``error``.
+        model: an agent's name, or ``base``.
+        code: stable and greppable.
+        evidence: one sentence with the numbers.
+        hint: what to do, or None.
+    """
+
+    severity: Severity
+    model: str
+    code: str
+    evidence: str
+    hint: str | None = None
+
+    def to_json(self) -> Json:
+        """All fields."""
+        return asdict(self)
+
+
+def from_error(model: str, error: MergeError) -> list[Finding]:
+    """The problems of opening, planning or reading a model, as findings."""
+    problems = error.problems if isinstance(error, ProblemsError) else (error,)
+    return [
+        Finding("error", model, type(p).__name__.removesuffix("Error").lower(), p.message, p.hint)
+        for p in problems
+    ]
+
+
+def examine(plan: Plan, records: Mapping[str, Measures]) -> list[Finding]:
+    """What the numbers say about the only agent of a plan.
+
+    Args:
+        plan: base and one agent.
+        records: of all merged tensors, by name.
+    """
+    agent = plan.agent_names[0]
+    whole = total(1, list(records.values()))
+    found = [Finding("warning", agent, "note", text) for text in plan.warnings]
+    found += [Finding("warning", agent, "note", text) for text in plan.decisions]
+    elements = whole.overlap.elements
+    exact, density = (
+        int(whole.masks[0, MASKS.index("exact")]),
+        whole.overlap.changed(0) / max(elements, 1),
+    )
+    # Norm weights are close to 1 in every model, so that only matrices tell where a model comes from.
+    matrices = [records[t.name] for t in plan.merged if len(t.output.shape) > 1]
+    origin = total(1, matrices) if matrices else whole
+    base_norm, norm = math.sqrt(origin.gram[0, 0]), math.sqrt(origin.gram[1, 1])
+    relative = norm / base_norm if base_norm else 0.0
+    cosine = _cosine_of_values(origin)
+    if exact == 0:
+        hint = (
+            "was the training saved? an adapter that was never folded in is given as MODEL+ADAPTER"
+        )
+        return [
+            *found,
+            Finding(
+                "error",
+                agent,
+                "identical",
+                f"0 of {elements:,} elements differ from the base",
+                hint,
+            ),
+        ]
+    if relative > FAR and cosine < UNLIKE:
+        evidence = (
+            f"its values have a cosine of {cosine:.2g} with the base's, and differ by {relative:.2g} of their length:"
+            " probably not derived from this base"
+        )
+        hint = "merging models of different origin gives noise; look for the base that it was trained from"
+        return [*found, Finding("error", agent, "another-base", evidence, hint)]
+    if density > DENSE:
+        evidence = f"{density:.1%} of all elements changed: with little left unique, RAM comes close to averaging"
+        hint = "compare with task_arithmetic and ties, or count with `mask: grid` if it is stored wider than the base"
+        found.append(Finding("warning", agent, "dense", evidence, hint))
+    if not any(f.severity == "warning" for f in found):
+        evidence = f"derived from the base (relative norm {relative:.2g}), density {density:.1%}"
+        found.append(Finding("ok", agent, "derived", evidence))
+    return found
+
+
+def _cosine_of_values(whole: Measures) -> float:
+    """Cosine between the agent's values and the base's, from the products of base and task vector."""
+    base, mixed, moved = whole.gram[0, 0], whole.gram[0, 1], whole.gram[1, 1]
+    agent = base + 2 * mixed + moved
+    norms = math.sqrt(base) * math.sqrt(max(agent, 0.0))
+    return float(base + mixed) / norms if norms else 1.0

@@ -1,0 +1,224 @@
+"""The probe report: one JSON object with every figure, stable and versioned, and the ways to look at it.
+
+Terminal tables (`report.terminal`), one HTML file (`report.html`), data frames and figures all start from this object, so
+a saved JSON can be looked at later without the models.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from ramerge._types import Json
+from ramerge.checkpoint.facts import layer_of, module_of
+from ramerge.compat import main_dtype
+from ramerge.planning import Plan
+from ramerge.probes.measure import EXPONENTS, MASKS, Measures, total
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeReport:
+    """What a probe found; ``data`` is the JSON object described in docs/probe.md and docs/probe.schema.json."""
+
+    data: Json
+
+    def to_json(self) -> Json:
+        """The JSON object."""
+        return self.data
+
+    def save_json(self, path: str | Path) -> None:
+        """Write the JSON object to a file."""
+        Path(path).write_text(
+            json.dumps(self.data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
+
+    def to_html(self) -> str:
+        """One self-contained page."""
+        from ramerge.report.html import page
+
+        return page(self.data)
+
+    def to_dataframe(self) -> Any:
+        """A pandas frame, one row per tensor group (layer and module) and agent.
+
+        Raises:
+            ConfigError: pandas is not installed.
+        """
+        from ramerge._errors import ConfigError
+
+        try:
+            import pandas as pd
+        except ImportError:
+            raise ConfigError("data frames need pandas", hint="pip install pandas") from None
+        rows = [
+            {
+                "layer": place["layer"],
+                "module": place["module"],
+                "elements": place["elements"],
+                **agent,
+            }
+            for place in self.data["layers"]
+            for agent in place["agents"]
+        ]
+        return pd.DataFrame(rows)
+
+    def figure(self, name: str) -> Any:
+        """A plotly figure: ``density``, ``overlap``, ``magnitude``, ``cosine`` or ``conflict``.
+
+        Raises:
+            ConfigError: no such figure.
+        """
+        from ramerge.report.figures import figure
+
+        return figure(self.data, name)
+
+
+def build(plan: Plan, records: Mapping[str, Measures], *, r: float, alpha: float) -> ProbeReport:
+    """Put the report together.
+
+    Args:
+        plan: what was probed; its method's mask decides what changed means.
+        records: per tensor.
+        r: for the preview of λ.
+        alpha: for the preview of λ.
+    """
+    n = len(plan.agents)
+    whole = total(n, [records[t.name] for t in plan.merged])
+    names = plan.agent_names
+    data: Json = {
+        "version": VERSION,
+        "mask": {"kind": plan.values["mask"], "epsilon": plan.values["epsilon"]},
+        "preview": {"r": r, "alpha": alpha},
+        "base": {
+            "source": plan.base.source,
+            "dtype": main_dtype(plan.base).name,
+            "norm": math.sqrt(whole.gram[0, 0]),
+        },
+        "elements": whole.overlap.elements,
+        "unchanged": whole.overlap.unchanged,
+        "agents": [_agent(plan, whole, t, r, alpha) for t in range(n)],
+        "pairs": [_pair(names, whole, a, b) for a, b in combinations(range(n), 2)],
+        "intersections": _intersections(names, whole),
+        "layers": _layers(plan, records),
+        "warnings": list(plan.warnings),
+        "decisions": list(plan.decisions),
+    }
+    return ProbeReport(data)
+
+
+def _ratio(a: float, b: float) -> float | None:
+    return a / b if b else None
+
+
+def _agent(plan: Plan, whole: Measures, t: int, r: float, alpha: float) -> Json:
+    overlap, gram = whole.overlap, whole.gram
+    rho = overlap.rho(t)
+    norm = math.sqrt(gram[1 + t, 1 + t])
+    others = {
+        name: _cosine(gram, 1 + t, 1 + u) for u, name in enumerate(plan.agent_names) if u != t
+    }
+    return {
+        "name": plan.agent_names[t],
+        "path": plan.sources[plan.agent_names[t]],
+        "dtype": main_dtype(plan.agents[t]).name,
+        "changed": overlap.changed(t),
+        "density": overlap.changed(t) / max(overlap.elements, 1),
+        "density_by_mask": {
+            mask: int(whole.masks[t, m]) / max(overlap.elements, 1) for m, mask in enumerate(MASKS)
+        },
+        "unique": overlap.unique(t),
+        "shared": overlap.shared(t),
+        "rho": None if math.isinf(rho) else rho,
+        "lambda": 1.0 + r * min(rho, alpha),
+        "overlap_with": overlap.overlap_with(t),
+        "norm": norm,
+        "relative_norm": _ratio(norm, math.sqrt(gram[0, 0])),
+        "cosine_to_base": _cosine(gram, 0, 1 + t),
+        "largest": float(whole.largest[t]),
+        "cosine_to": others,
+        "sign_conflict": _ratio(int(whole.disputed[t]), overlap.shared(t)),
+        "lost_to_rounding": int(whole.lost[t]),
+        "magnitudes": _decades(whole.exponents[t]),
+    }
+
+
+def _cosine(gram: Any, a: int, b: int) -> float | None:
+    norms = math.sqrt(gram[a, a]) * math.sqrt(gram[b, b])
+    return float(gram[a, b]) / norms if norms else None
+
+
+def _decades(exponents: Any) -> list[Json]:
+    """Changed elements by binary exponent, as [2^e, 2^(e+1)) with log10 of the lower end; empty bins left out."""
+    return [
+        {"exponent": e - 127, "log10": (e - 127) * math.log10(2), "elements": int(exponents[e])}
+        for e in range(EXPONENTS)
+        if exponents[e]
+    ]
+
+
+def _pair(names: Sequence[str], whole: Measures, a: int, b: int) -> Json:
+    overlap = whole.overlap
+    both = overlap.both(a, b)
+    chance = overlap.changed(a) * overlap.changed(b) / max(overlap.elements, 1)
+    return {
+        "a": names[a],
+        "b": names[b],
+        "both": both,
+        "expected_by_chance": chance,
+        "ratio": _ratio(both, chance),
+        "sign_conflict": _ratio(int(whole.conflicts[a, b]), both),
+        "cosine": _cosine(whole.gram, 1 + a, 1 + b),
+    }
+
+
+def _intersections(names: Sequence[str], whole: Measures) -> list[Json]:
+    """Elements changed by exactly these agents, largest first."""
+    found = [
+        {"agents": [n for t, n in enumerate(names) if p >> t & 1], "elements": count}
+        for p, count in whole.overlap.counts.items()
+        if p
+    ]
+    return sorted(found, key=lambda e: (-e["elements"], e["agents"]))
+
+
+def _layers(plan: Plan, records: Mapping[str, Measures]) -> list[Json]:
+    groups: dict[tuple[int, str], list[Measures]] = {}
+    for tensor in plan.merged:
+        layer = layer_of(tensor.name)
+        key = (-1 if layer is None else layer, module_of(tensor.name))
+        groups.setdefault(key, []).append(records[tensor.name])
+    n = len(plan.agents)
+    result = []
+    for (layer, module), parts in sorted(groups.items()):
+        whole = total(n, parts)
+        elements = whole.overlap.elements
+        agents = [
+            {
+                "name": name,
+                "changed": whole.overlap.changed(t),
+                "density": whole.overlap.changed(t) / max(elements, 1),
+                "unique": whole.overlap.unique(t),
+                "shared": whole.overlap.shared(t),
+                "norm": math.sqrt(whole.gram[1 + t, 1 + t]),
+                "relative_norm": _ratio(
+                    math.sqrt(whole.gram[1 + t, 1 + t]), math.sqrt(whole.gram[0, 0])
+                ),
+            }
+            for t, name in enumerate(plan.agent_names)
+        ]
+        result.append(
+            {
+                "layer": None if layer < 0 else layer,
+                "module": module,
+                "elements": elements,
+                "agents": agents,
+            }
+        )
+    return result

@@ -1,0 +1,108 @@
+"""A probe report as text: compact tables and a small heat map, readable without colour."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ramerge._types import Json
+from ramerge.report.svg import compact, number, percent
+
+SHADES = " ░▒▓█"
+
+
+def table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
+    """Aligned columns; the first ``left`` to the left, the rest to the right."""
+    widths = [max(len(row[c]) for row in rows) for c in range(len(rows[0]))]
+    lines = [
+        "  ".join(
+            cell.ljust(w) if c < left else cell.rjust(w)
+            for c, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def render(data: Json) -> str:
+    """The whole report."""
+    parts = [_head(data), _agents(data)]
+    if data["pairs"]:
+        parts.append(_pairs(data))
+    parts.append(_heat_map(data))
+    return "\n\n".join(parts)
+
+
+def _head(data: Json) -> str:
+    share = percent(data["unchanged"] / data["elements"] if data["elements"] else 0)
+    mask = data["mask"]["kind"] + (
+        f" > {data['mask']['epsilon']:g}" if data["mask"]["kind"] == "abs" else ""
+    )
+    return f"{compact(data['elements'])} elements, {share} changed by no agent (mask {mask})"
+
+
+def _agents(data: Json) -> str:
+    rows = [
+        (
+            "agent",
+            "dtype",
+            "changed",
+            "unique",
+            "shared",
+            "ρ",
+            "λ",
+            "‖τ‖/‖θ₀‖",
+            "max |τ|",
+            "conflict",
+            "exact",
+            "grid",
+        )
+    ]
+    for a in data["agents"]:
+        masks = a["density_by_mask"]
+        rows.append(
+            (
+                a["name"], a["dtype"], percent(a["density"]), compact(a["unique"]), compact(a["shared"]),
+                number(a["rho"]), number(a["lambda"], 4), number(a["relative_norm"]), number(a["largest"]),
+                percent(a["sign_conflict"]), percent(masks["exact"]), percent(masks["grid"]),
+            )
+        )  # fmt: skip
+    return table(rows, left=2)
+
+
+def _pairs(data: Json) -> str:
+    rows = [("pair", "both", "by chance", "ratio", "opposite", "cosine")]
+    rows += [
+        (
+            f"{p['a']} · {p['b']}", compact(p["both"]), compact(p["expected_by_chance"]), number(p["ratio"]),
+            percent(p["sign_conflict"]), number(p["cosine"]),
+        )
+        for p in data["pairs"]
+    ]  # fmt: skip
+    return table(rows)
+
+
+def _heat_map(data: Json) -> str:
+    """Density by module (rows) and layer (columns), one block an agent."""
+    layers = sorted({p["layer"] for p in data["layers"] if p["layer"] is not None})
+    modules = list(dict.fromkeys(p["module"] for p in data["layers"] if p["layer"] is not None))
+    if not layers:
+        return "no layers"
+    width = max(map(len, modules))
+    blocks = []
+    for t, agent in enumerate(data["agents"]):
+        density = {(p["module"], p["layer"]): p["agents"][t]["density"] for p in data["layers"]}
+        most = max(density.values(), default=0) or 1
+        lines = [
+            f"density of {agent['name']} by module and layer {layers[0]}–{layers[-1]}, █ = {percent(most)}"
+        ]
+        for module in modules:
+            cells = "".join(_shade(density.get((module, layer)), most) for layer in layers)
+            lines.append(f"{module.ljust(width)}  {cells}")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def _shade(value: float | None, most: float) -> str:
+    if value is None:
+        return "·"
+    return SHADES[min(int(value / most * len(SHADES)), len(SHADES) - 1)]
