@@ -1,4 +1,4 @@
-"""`ramerge explain` tells from the manifest alone what a model was made of."""
+"""`ramerge explain`: merge files in words, and merged models from their manifest alone."""
 
 from __future__ import annotations
 
@@ -55,3 +55,19 @@ def test_what_is_no_manifest_is_refused(content, code, message, tmp_path, capsys
         (tmp_path / "ramerge_manifest.json").write_text(content)
     assert run(["explain", str(tmp_path)]) == code
     assert message in capsys.readouterr().err
+
+
+def test_a_merge_file_is_told_in_words(tmp_path, capsys):
+    path = tmp_path / "merge.yml"
+    path.write_text(
+        "merge_method: ram_plus\nbase_model: org/base\nmodels: [{model: org/coder}]\n"
+        "parameters: {r: 0.2}\n"
+    )
+    assert run(["explain", str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("This merges 1 model with the method `ram_plus`.\n")
+    assert "r = 0.2, from the file" in printed
+    assert "alpha = 1, the default" in printed
+    path.write_text("merge_method: ram_plus\nbase_mode: org/base\n")
+    assert run(["explain", str(path)]) == 2
+    assert "`base_model`" in capsys.readouterr().err
