@@ -66,3 +66,18 @@ def test_transformers_loads_the_base(tmp_path):
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
     assert sum(p.numel() for p in model.parameters()) == 205_376
+
+
+def test_the_shipped_agents_merge_to_the_same_bytes_everywhere(tmp_path):
+    """Golden digest of the demo's output: changes only with a change of results, which the changelog names."""
+    import hashlib
+
+    import ramerge
+    from ramerge.demo import copy_trained_set
+
+    base, agents, accuracies = copy_trained_set(tmp_path / "demo")
+    ramerge.merge(base=base, agents=agents, method="ram_plus", out=tmp_path / "merged")
+    digest = hashlib.sha256((tmp_path / "merged" / "model.safetensors").read_bytes()).hexdigest()
+    assert digest == "f620e5fc697968ffb393118a633535698a319c7fddaca16955be6275d3fd5666"
+    for agent, task in {"coder": "coding", "tools": "tools", "memory": "memory"}.items():
+        assert accuracies[agent][task] >= accuracies["base"][task] + 0.2

@@ -1,6 +1,7 @@
 """A miniature base with three agents, to see a merge without having a model.
 
-The set is drawn, not trained: a Llama-shaped BF16 base of 0.2 M parameters, and three agents whose
+Two sets: the trained one that ships with the package (`copy_trained_set`; made by `ramerge lab`, its
+origin beside it), and a drawn one for tests and benchmarks (`write_demo_set`): a Llama-shaped BF16 base of 0.2 M parameters, and three agents whose
 changes have the densities and overlaps that the paper reports for its coding, tool-use and memory
 agents (arXiv 2601.13572, figure 2). It shows what merging does to weights and says nothing about
 skills.
@@ -87,17 +88,7 @@ def write_demo_set(directory: Path, *, overwrite: bool = False) -> tuple[Path, d
     Raises:
         OutputBusyError: ``directory`` holds something.
     """
-    if directory.exists() and any(directory.iterdir()):
-        if not (directory / _MARKER).is_file():
-            raise OutputBusyError(
-                f"`{directory}` exists and is not an earlier demo", hint="name another --out"
-            )
-        if not overwrite:
-            raise OutputBusyError(
-                f"`{directory}` holds an earlier demo", hint="--overwrite replaces it"
-            )
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / _MARKER).touch()
+    _claim(directory, overwrite=overwrite)
     models: dict[str, dict[str, tuple[tuple[int, ...], Bf16]]] = {
         name: {} for name in ("base", *AGENTS)
     }
@@ -112,6 +103,51 @@ def write_demo_set(directory: Path, *, overwrite: bool = False) -> tuple[Path, d
         _write_json(target / "generation_config.json", {"bos_token_id": 1, "eos_token_id": 2})
         write_bf16(target / "model.safetensors", tensors)
     return directory / "base", {name: directory / name for name in AGENTS}
+
+
+def copy_trained_set(
+    directory: Path, *, overwrite: bool = False
+) -> tuple[Path, dict[str, Path], dict[str, dict[str, float]]]:
+    """Copy the trained miniature base and agents that ship with the package below ``directory``.
+
+    Args:
+        directory: as for `write_demo_set`.
+        overwrite: as for `write_demo_set`.
+
+    Returns:
+        the base's directory, each agent's by name, and the test accuracies of their training:
+        model -> task -> share.
+
+    Raises:
+        OutputBusyError: ``directory`` holds something.
+    """
+    from importlib.resources import as_file, files
+
+    _claim(directory, overwrite=overwrite)
+    with as_file(files("ramerge") / "data" / "demo") as source:
+        for model in ("base", *AGENTS):
+            target = directory / model
+            target.mkdir(exist_ok=True)
+            for file in sorted((source / model).iterdir()):
+                (target / file.name).write_bytes(file.read_bytes())
+        provenance = json.loads((source / "provenance.json").read_text("utf-8"))
+    scores: dict[str, dict[str, float]] = provenance["test_accuracy"]
+    return directory / "base", {name: directory / name for name in AGENTS}, scores
+
+
+def _claim(directory: Path, *, overwrite: bool) -> None:
+    """Make sure that ``directory`` is ours to write into."""
+    if directory.exists() and any(directory.iterdir()):
+        if not (directory / _MARKER).is_file():
+            raise OutputBusyError(
+                f"`{directory}` exists and is not an earlier demo", hint="name another --out"
+            )
+        if not overwrite:
+            raise OutputBusyError(
+                f"`{directory}` holds an earlier demo", hint="--overwrite replaces it"
+            )
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / _MARKER).touch()
 
 
 def write_bf16(path: Path, tensors: Mapping[str, tuple[tuple[int, ...], Bf16]]) -> None:
