@@ -27,7 +27,9 @@ def main() -> None:
     from ramerge.cli.app import run
 
     warm = json.loads(sys.stdin.readline())
-    pid = os.fork()  # where nothing is compiled yet, compiling takes memory that is not ours to show
+    pid = (
+        os.fork()
+    )  # where nothing is compiled yet, compiling takes memory that is not ours to show
     if pid == 0:
         os._exit(run(warm["argv"]))
     os.waitpid(pid, 0)
