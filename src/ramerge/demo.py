@@ -1,7 +1,8 @@
 """A miniature base with three agents, to see a merge without having a model.
 
 Two sets: the trained one that ships with the package (`copy_trained_set`; made by `ramerge lab`, its
-origin beside it), and a drawn one for tests and benchmarks (`write_demo_set`): a Llama-shaped BF16 base of 0.2 M parameters, and three agents whose
+origin beside it), and a drawn one for tests and benchmarks (`write_demo_set`): a Llama-shaped BF16
+base of 0.2 M parameters, and three agents whose
 changes have the densities and overlaps that the paper reports for its coding, tool-use and memory
 agents (arXiv 2601.13572, figure 2). It shows what merging does to weights and says nothing about
 skills.
