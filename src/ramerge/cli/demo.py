@@ -9,6 +9,8 @@ import typer
 
 from ramerge.cli import options as opt
 from ramerge.cli.merge import run_merge, show_report
+from ramerge.cli.render import columns
+from ramerge.demo import AGENTS, DemoSet, write_demo_set
 
 Out = Annotated[
     Path,
@@ -28,22 +30,34 @@ def demo(
 
     Example: ramerge demo --out demo-out
     """
-    from ramerge.demo import write_demo_set
-
-    base, agents = write_demo_set(out, overwrite=overwrite)
+    demo_set = write_demo_set(out, overwrite=overwrite)
     text = not (as_json or quiet)
     if text:
-        names = ",".join(("base", *agents))
-        typer.echo(f"wrote {out}/{{{names}}}: 0.2 M parameters each, drawn at random, not trained")
+        typer.echo(
+            f"wrote {out}: a base and three agents of 0.1 M parameters, each trained for one task"
+        )
+        typer.echo(f"{_scores(demo_set)}\n")
+    agents = [f"{name}={path}" for name, path in demo_set.agents.items()]
     job = {
-        "base": str(base),
-        "agents": [f"{name}={path}" for name, path in agents.items()],
+        "base": str(demo_set.base),
+        "agents": agents,
         "method": "ram_plus",
         "out": out / "merged",
         "overwrite": overwrite,
     }
     show_report(run_merge(job, progress=text), as_json=as_json, quiet=quiet)
     if text:
-        flags = " ".join(f"--agent {name}={path}" for name, path in agents.items())
+        flags = " ".join(["--base", str(demo_set.base), *(f"--agent {agent}" for agent in agents)])
         typer.echo(f"\nnext  ramerge verify {out}/merged")
-        typer.echo(f"      ramerge merge --base {base} {flags} --method ram --out {out}/ram")
+        typer.echo(f"      ramerge probe {flags}")
+
+
+def _scores(demo_set: DemoSet) -> str:
+    """What base and agents score, a row each; the merged model's score takes `ramerge lab`."""
+    tasks = list(AGENTS.values())
+    rows = [("solves", *tasks)]
+    rows += [
+        (model, *(f"{100 * demo_set.accuracy[model][task]:.0f} %" for task in tasks))
+        for model in ("base", *AGENTS)
+    ]
+    return columns(rows, right=range(1, len(rows[0])))
