@@ -126,6 +126,8 @@ def test_a_plan_says_what_would_happen_and_writes_nothing(command, models, tmp_p
     assert "agent tools" in printed
     assert "20 of 20 tensors, 102,272 elements" in printed
     assert "204.5 kB in 1 file" in printed
+    assert "of buffers" in printed
+    assert "a pass at 1 GB/s" in printed
     assert list(tmp_path.iterdir()) == []
 
 
