@@ -232,7 +232,7 @@ def side_content(
 
 
 def manifest_facts(plan: Plan, outcome: Outcome, digests: Sequence[Any]) -> dict[str, Any]:
-    """What the manifest says beside the output's own files (DESIGN); no time, host or absolute path."""
+    """What the manifest says beside the output's own files (docs/output.md); no time, host or absolute path."""
     from ramerge._version import __version__
 
     roles = [

@@ -207,7 +207,7 @@ def report(
 
 
 def probe_json(plan: Plan, outcome: Outcome) -> Json:
-    """The counts of a merge in the layout of the probe JSON (DESIGN), as the manifest stores them."""
+    """The counts of a merge in the layout of the probe JSON, as the manifest stores them."""
     overlap = total_overlap(plan, outcome)
     names = plan.agent_names
     pairs = [
