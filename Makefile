@@ -43,7 +43,7 @@ demo-real: $(VENV)/.core  ## merge a real base and a real fine-tune (167 MB from
 	$(BIN)/python benchmarks/real.py --out demo-real
 
 test: $(VENV)/.test  ## the quick tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not real and not faults and not browser'
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not real and not parity and not faults and not browser'
 
 test-all: $(VENV)/.test  ## every test, minutes and downloads included
 	$(BIN)/python -m pytest -n 2 --dist loadfile

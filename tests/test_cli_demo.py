@@ -1,51 +1,27 @@
-"""The miniature set: deterministic, with the paper's overlaps, never written over anything else."""
+"""The miniature set: shipped as it was trained, never written over anything else, and merged by one command."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 
-import ml_dtypes
-import numpy as np
 import pytest
 
 from ramerge._errors import OutputBusyError
-from ramerge.demo import AGENTS, DENSITIES, UNIQUE_SHARES, overlap_classes, write_demo_set
+from ramerge.cli.app import run
+from ramerge.demo import AGENTS, write_demo_set
 
 
-def values(directory):
-    """All elements of a BF16 safetensors file that has no padding between tensors, as float32."""
-    raw = (directory / "model.safetensors").read_bytes()
-    start = 8 + int.from_bytes(raw[:8], "little")
-    return np.frombuffer(raw[start:], ml_dtypes.bfloat16).astype(np.float32)
-
-
-def test_classes_are_probabilities_with_the_given_margins():
-    classes = overlap_classes(DENSITIES, UNIQUE_SHARES, 0.0142)
-    assert classes.sum() == pytest.approx(1)
-    for t in range(3):
-        changed = sum(p for mask, p in enumerate(classes) if mask >> t & 1)
-        assert changed == pytest.approx(DENSITIES[t])
-        assert classes[1 << t] == pytest.approx(DENSITIES[t] * UNIQUE_SHARES[t])
-
-
-def test_agents_change_what_the_paper_s_agents_change(tmp_path):
-    base, agents = write_demo_set(tmp_path / "demo")
-    assert tuple(agents) == AGENTS
-    origin = values(base)
-    changed = np.stack([np.abs(values(path) - origin) > 1e-5 for path in agents.values()])
-    assert origin.size == 205_376
-    np.testing.assert_allclose(changed.mean(axis=1), DENSITIES, rtol=0.03)
-    alone = changed & (changed.sum(axis=0) == 1)
-    np.testing.assert_allclose(alone.sum(axis=1) / changed.sum(axis=1), UNIQUE_SHARES, rtol=0.06)
-
-
-def test_the_same_bytes_every_time(tmp_path):
-    def digest(directory):
-        base, agents = write_demo_set(directory)
-        files = [path / "model.safetensors" for path in (base, *agents.values())]
-        return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
-
-    assert digest(tmp_path / "a") == digest(tmp_path / "b")
+def test_the_models_are_those_that_the_provenance_names(tmp_path):
+    demo_set = write_demo_set(tmp_path / "demo")
+    provenance = json.loads((tmp_path / "demo" / "provenance.json").read_text())
+    for name, digest in provenance["sha256"].items():
+        data = (tmp_path / "demo" / name).read_bytes()
+        assert hashlib.sha256(data).hexdigest() == digest, name
+    assert tuple(demo_set.agents) == tuple(AGENTS)
+    for name, task in AGENTS.items():
+        assert (demo_set.agents[name] / "model.safetensors").is_file()
+        assert demo_set.accuracy[name][task] > demo_set.accuracy["base"][task] + 0.2
 
 
 def test_a_demo_replaces_a_demo_only_when_told_and_nothing_else_ever(tmp_path):
@@ -59,13 +35,32 @@ def test_a_demo_replaces_a_demo_only_when_told_and_nothing_else_ever(tmp_path):
         write_demo_set(tmp_path / "mine", overwrite=True)
 
 
-def test_transformers_loads_the_base(tmp_path):
+def test_the_command_merges_what_it_wrote(tmp_path, capsys):
+    out = tmp_path / "demo"
+    assert run(["demo", "--out", str(out)]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["solves", "coding", "tools", "memory"] in lines
+    assert [line for line in lines if line[:2] == ["wrote", f"{out}/merged:"]]
+    assert run(["verify", str(out / "merged")]) == 0
+    assert run(["demo", "--out", str(out)]) == 7
+    assert run(["demo", "--out", str(out), "--overwrite", "--quiet"]) == 0
+    capsys.readouterr()
+    assert run(["demo", "--out", str(out), "--overwrite", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["elements"] == 102_272
+
+
+def test_transformers_loads_the_merged_model_and_generates(tmp_path):
     transformers = pytest.importorskip("transformers")
-    base, _ = write_demo_set(tmp_path / "demo")
-    model, info = transformers.AutoModelForCausalLM.from_pretrained(base, output_loading_info=True)
+    assert run(["demo", "--out", str(tmp_path / "demo"), "--quiet"]) == 0
+    merged = tmp_path / "demo" / "merged"
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(
+        merged, output_loading_info=True
+    )
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
-    assert sum(p.numel() for p in model.parameters()) == 205_376
+    tokenizer = transformers.AutoTokenizer.from_pretrained(merged)
+    prompt = tokenizer("1+2", return_tensors="pt", return_token_type_ids=False)
+    assert model.generate(**prompt, max_new_tokens=4, do_sample=False).shape[1] > 3
 
 
 def test_the_shipped_agents_merge_to_the_same_bytes_everywhere(tmp_path):
@@ -73,11 +68,8 @@ def test_the_shipped_agents_merge_to_the_same_bytes_everywhere(tmp_path):
     import hashlib
 
     import ramerge
-    from ramerge.demo import copy_trained_set
 
-    base, agents, accuracies = copy_trained_set(tmp_path / "demo")
-    ramerge.merge(base=base, agents=agents, method="ram_plus", out=tmp_path / "merged")
+    demo = write_demo_set(tmp_path / "demo")
+    ramerge.merge(base=demo.base, agents=demo.agents, method="ram_plus", out=tmp_path / "merged")
     digest = hashlib.sha256((tmp_path / "merged" / "model.safetensors").read_bytes()).hexdigest()
-    assert digest == "f620e5fc697968ffb393118a633535698a319c7fddaca16955be6275d3fd5666"
-    for agent, task in {"coder": "coding", "tools": "tools", "memory": "memory"}.items():
-        assert accuracies[agent][task] >= accuracies["base"][task] + 0.2
+    assert digest == "c5e2bd71503121d586e1ac6bb6fb02f0f04f38dd74044a6f9885369f7348398d"

@@ -14,11 +14,26 @@ from ramerge.demo import write_demo_set
 def merged(tmp_path_factory):
     """A merged model."""
     directory = tmp_path_factory.mktemp("explain")
-    base, agents = write_demo_set(directory / "demo")
+    demo_set = write_demo_set(directory / "demo")
     out = directory / "merged"
-    flags = [word for name, path in agents.items() for word in ("--agent", f"{name}={path}")]
+    flags = [
+        word for name, path in demo_set.agents.items() for word in ("--agent", f"{name}={path}")
+    ]
     assert (
-        run(["merge", "--base", str(base), *flags, "--set", "r=0.2", "--out", str(out), "-q"]) == 0
+        run(
+            [
+                "merge",
+                "--base",
+                str(demo_set.base),
+                *flags,
+                "--set",
+                "r=0.2",
+                "--out",
+                str(out),
+                "-q",
+            ]
+        )
+        == 0
     )
     return out
 
@@ -29,7 +44,7 @@ def test_it_names_method_inputs_and_every_agent_s_numbers(merged, capsys):
     assert ["ram_plus", "by", "ramerge", "0.1.0"] in lines
     assert ["r", "0.2"] in lines
     (row,) = [line for line in lines if line[:2] == ["tools", "BF16"]]
-    assert row[2:] == ["46.1", "%", "18.8", "%", "1.451", "1.2", row[-1]]
+    assert row[2:] == ["45.0", "%", "20.7", "%", "1.179", "1.2", row[-1]]
     manifest = json.loads((merged / "ramerge_manifest.json").read_text())
     digest = manifest["inputs"][0]["files"][0]["sha256"]
     assert ["base", "base", "base", "1", "file(s)", "sha256", f"{digest[:12]}..."] in lines

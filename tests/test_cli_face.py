@@ -84,6 +84,16 @@ def test_no_arguments_is_help(capsys):
             "for example --set r=0.2",
         ),
         (
+            ["merge", "--base", "b", "--agent", "a", "--extra", "dorp", "--out", "x"],
+            "--extra is one of `error`, `drop`, `base`, `keep`, not `dorp`",
+            "did you mean `drop`?",
+        ),
+        (
+            ["plan", "--base", "b", "--agent", "a", "--vocabulary", "onion"],
+            "--vocabulary is one of `error`, `base`, `min`, `union`, not `onion`",
+            "did you mean `union`?",
+        ),
+        (
             ["merge", "--base", "b", "--agent", "a"],
             "missing option '--out' / '-o'",
             "`ramerge merge --help` lists what it takes",

@@ -150,10 +150,11 @@ def test_a_cell_repeats_to_the_bit_and_its_report_is_whole(tmp_path, case, bench
     assert np.array_equal(right, study.unpack(one["rows"][1]["right"], 24))
     assert len(planned(results)) == 4
     costs = [{"arm": "ram", "seconds": 0.1, "memory": 2.0}]
-    files = report.write([one, {**one, "agent_seed": 1}], costs, tmp_path / "out")
+    files = report.write([one, {**one, "agent_seed": 1}], costs, tmp_path / "out", planned=30)
     text = (tmp_path / "out" / "REPORT.md").read_text("utf-8")
     for heading in ("planned contrasts", "Did reinforcement", "Methods", "Controls", "Cost"):
         assert heading in text
+    assert "2 of the 30 planned cells" in text
     assert "Every agent gained at least 20 points" in text
     html = (tmp_path / "out" / "report.html").read_text("utf-8")
     assert html.count("<svg") == 3 == sum(f.suffix == ".svg" for f in files)
@@ -178,7 +179,14 @@ def test_command_line(tmp_path, monkeypatch):
 
     monkeypatch.setattr(study, "run", lambda plan, *_, **__: [plan.level])
     monkeypatch.setattr(cost, "measure", list)
-    monkeypatch.setattr(report, "write", lambda found, _, out: [out / found[0]])
+    monkeypatch.setattr(report, "write", lambda found, _, out, **__: [out / found[0]])
     done = CliRunner().invoke(app, ["run", "--full", "--out", str(tmp_path)])
     assert done.exit_code == 0
     assert str(tmp_path / "full") in done.stdout
+
+
+def test_a_report_needs_results(tmp_path):
+    from ramerge.lab.cli import write_report
+
+    with pytest.raises(study.ConfigError, match="holds no results"):
+        write_report(cache=tmp_path, out=tmp_path)

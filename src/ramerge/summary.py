@@ -10,9 +10,9 @@ from pathlib import Path
 from ramerge._types import Json
 from ramerge.checkpoint.base import OutputFile
 from ramerge.compat import main_dtype
-from ramerge.engine import Outcome
 from ramerge.planning import Plan
 from ramerge.probes.overlap import Overlap
+from ramerge.records import Outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,8 @@ import typer
 
 from ramerge.cli import options as opt
 from ramerge.cli.merge import run_merge, show_report
-from ramerge.cli.render import columns, percent
+from ramerge.cli.render import columns
+from ramerge.demo import AGENTS, DemoSet, write_demo_set
 
 Out = Annotated[
     Path,
@@ -29,46 +31,40 @@ def demo(
 
     Example: ramerge demo --out demo-out
     """
-    from ramerge.demo import copy_trained_set
-
-    base, agents, accuracies = copy_trained_set(out, overwrite=overwrite)
+    demo_set = write_demo_set(out, overwrite=overwrite)
     text = not (as_json or quiet)
     if text:
-        names = ",".join(("base", *agents))
         typer.echo(
-            f"wrote {out}/{{{names}}}: 0.1 M parameters each, trained by reinforcement learning"
+            f"wrote {out}: a base and three agents of 0.1 M parameters, each trained for one task"
         )
+    agents = [f"{name}={path}" for name, path in demo_set.agents.items()]
     job = {
-        "base": str(base),
-        "agents": [f"{name}={path}" for name, path in agents.items()],
+        "base": str(demo_set.base),
+        "agents": agents,
         "method": "ram_plus",
         "out": out / "merged",
         "overwrite": overwrite,
     }
     show_report(run_merge(job, progress=text), as_json=as_json, quiet=quiet)
     if text:
-        typer.echo("\n" + _scores(accuracies, out))
-        flags = " ".join(f"--agent {name}={path}" for name, path in agents.items())
-        typer.echo(f"\nnext  ramerge probe --base {base} {flags} --html {out}/report.html")
-        typer.echo(f"      ramerge verify {out}/merged")
+        typer.echo(f"\n{_scores(demo_set, out / 'merged')}")
+        flags = " ".join(["--base", str(demo_set.base), *(f"--agent {agent}" for agent in agents)])
+        typer.echo(f"\nnext  ramerge verify {out}/merged")
+        typer.echo(f"      ramerge probe {flags}")
 
 
-def _scores(accuracies: dict[str, dict[str, float]], out: Path) -> str:
-    """Test accuracies by task: of base and agents as measured in training, of the merge measured now."""
-    tasks = list(accuracies["base"])
-    rows = [("accuracy on test", *tasks)]
-    rows += [
-        (name, *(percent(scores[task]) for task in tasks)) for name, scores in accuracies.items()
-    ]
+def _scores(demo_set: DemoSet, merged: Path) -> str:
+    """What each model solves of its held-out tasks: base and agents from their training, the merge measured now."""
+    tasks = list(AGENTS.values())
+    scores: dict[str, Mapping[str, float]] = {m: demo_set.accuracy[m] for m in ("base", *AGENTS)}
     note = ""
     try:
-        from ramerge.lab.agents import accuracies as measure
+        from ramerge.lab.agents import accuracies
         from ramerge.lab.model import load
     except ImportError:
-        note = (
-            "\nthe merge's own scores need torch: pip install 'ramerge[lab]', then run this again"
-        )
+        note = "\nwhat the merge solves takes torch to say: pip install 'ramerge[lab]', then run this again"
     else:
-        merged = measure(load(out / "merged"), "test")
-        rows.append(("merged", *(percent(merged[task]) for task in tasks)))
+        scores["merged"] = accuracies(load(merged), "test")
+    rows = [("solves", *tasks)]
+    rows += [(m, *(f"{100 * found[t]:.0f} %" for t in tasks)) for m, found in scores.items()]
     return columns(rows, right=range(1, len(rows[0]))) + note

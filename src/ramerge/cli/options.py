@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
-from ramerge._errors import ConfigError
+from ramerge._errors import ConfigError, nearest
 
 Config = Annotated[
     Path | None,
@@ -167,6 +167,20 @@ def _value(text: str) -> Any:
         return text
 
 
+def _check_policies(given: dict[str, Any]) -> None:
+    """Refuse words that are no policy, with the nearest one that is."""
+    from ramerge.checkpoint import harmonise
+
+    for name, policies in (("extra", harmonise.Extra), ("vocabulary", harmonise.Vocabulary)):
+        word, choices = given[name], get_args(policies)
+        if word not in choices:
+            close = nearest(word, choices)
+            raise ConfigError(
+                f"--{name} is one of {', '.join(f'`{c}`' for c in choices)}, not `{word}`",
+                hint=f"did you mean `{close}`?" if close else None,
+            )
+
+
 def job(given: dict[str, Any]) -> dict[str, Any]:
     """Arguments of `ramerge.api` from a command's, which bear the same names.
 
@@ -179,6 +193,7 @@ def job(given: dict[str, Any]) -> dict[str, Any]:
             f"nothing to merge: {missing} given",
             hint="name a CONFIG.yml, or --base B --agent A1 --agent A2",
         )
+    _check_policies(given)
     parameters = split_assignments(given["parameters"] or [])
     rest = {"agents": given["agents"] or None, "exclude": given["exclude"] or ()}
     printing = {"dry_run", "as_json", "quiet"}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ramerge.cli import options as opt
-from ramerge.cli.render import columns, emit_json, say, size
+from ramerge.cli.render import columns, emit_json, say, seconds, size
 
 if TYPE_CHECKING:
     from ramerge.planning import Plan
@@ -61,32 +61,45 @@ def show_plan(job: dict[str, Any], *, as_json: bool, quiet: bool) -> None:
 
     wanted = signature(api.plan).parameters
     result = api.plan(**{key: value for key, value in job.items() if key in wanted})
+    needs = estimate(result, job["memory"])
     if as_json:
-        emit_json(result.to_json())
+        emit_json(result.to_json() | needs)
     elif not quiet:
         for text in result.decisions:
             say("note", text)
         for text in result.warnings:
             say("warning", text)
-        typer.echo(describe(result))
+        typer.echo(describe(result, needs))
 
 
-def describe(plan: Plan) -> str:
+def estimate(plan: Plan, memory: str) -> dict[str, Any]:
+    """What a merge will need: bytes of buffers, and seconds at a rate that is named, not promised."""
+    from ramerge import api
+
+    threads = api.default_threads()
+    widest = max((s.dtype.itemsize for t in plan.tensors for s in (t.base, t.output)), default=4)
+    streams = len(plan.agents) + len(plan.auxiliary) + 2
+    buffers = threads * streams * widest * api.chunk_size(plan, threads, memory)
+    moved = plan.bytes_read + 2 * plan.bytes_written  # what is written is read back
+    return {"buffer_bytes": buffers, "seconds_at_1_GB_per_second": round(moved / 1e9, 1)}
+
+
+def describe(plan: Plan, needs: dict[str, Any]) -> str:
     """The plan as text: who is merged into what, and what it takes."""
-    settings = ", ".join(f"{key} {value}" for key, value in plan.to_json()["parameters"].items())
+    settings = ", ".join(f"{key} {value}" for key, value in plan.parameters.items())
     files = len(plan.layout.shards)
     rows = [("base", plan.base.source)]
     rows += [
         (f"agent {name}", agent.source)
         for name, agent in zip(plan.agent_names, plan.agents, strict=True)
     ]
+    merged = f"{len(plan.merged):,} of {len(plan.tensors):,} tensors"
     rows += [
         ("method", f"{plan.method.name} ({settings})" if settings else plan.method.name),
-        (
-            "merged",
-            f"{len(plan.merged):,} of {len(plan.tensors):,} tensors, {plan.elements:,} elements",
-        ),
+        ("merged", f"{merged}, {plan.elements:,} elements"),
         ("reads", f"{size(plan.bytes_read)} a pass; {plan.method.cost}"),
         ("writes", f"{size(plan.bytes_written)} in {files} file{'s' if files > 1 else ''}"),
+        ("memory", f"{size(needs['buffer_bytes'])} of buffers, and Python with its kernels"),
+        ("time", f"{seconds(needs['seconds_at_1_GB_per_second'])} a pass at 1 GB/s"),
     ]
     return columns(rows)

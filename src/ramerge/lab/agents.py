@@ -77,7 +77,9 @@ def get_base(
     weights, losses = pretrain(Shape(), seed, settings)
     save(weights, Shape(), directory, torch.bfloat16)
     _write(directory, {**wanted, "loss": _curve(losses), "test": accuracies(weights, "test")})
-    return load(directory)  # as every later run has it: the order of the names decides sums and masks
+    return load(
+        directory
+    )  # as every later run has it: the order of the names decides sums and masks
 
 
 def get_agents(

@@ -24,29 +24,34 @@ Cache = Annotated[
 ]
 
 
+Full = Annotated[
+    bool,
+    typer.Option(
+        "--full/--fast", help="All regimes, pairs, crowds and ablations; or minutes of it."
+    ),
+]
+Regimes = Annotated[
+    list[str] | None,
+    typer.Option("--regime", help="natural, bf16 or geometry; may be repeated."),
+]
+Seeds = Annotated[
+    int | None, typer.Option("--seeds", min=1, help="Triples of agents for each base.")
+]
+Bases = Annotated[
+    int | None, typer.Option("--bases", min=1, help="Bases, each pre-trained from its seed.")
+]
+Out = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Where the report goes.")]
+
+
 @app.command("run")
 def run(
     *,
-    full: Annotated[
-        bool,
-        typer.Option(
-            "--full/--fast", help="All regimes, pairs, crowds and ablations; or minutes of it."
-        ),
-    ] = False,
-    regime: Annotated[
-        list[str] | None,
-        typer.Option("--regime", help="natural, bf16 or geometry; may be repeated."),
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option("--seeds", min=1, help="Triples of agents for each base.")
-    ] = None,
-    bases: Annotated[
-        int | None, typer.Option("--bases", min=1, help="Bases, each pre-trained from its seed.")
-    ] = None,
+    full: Full = False,
+    regime: Regimes = None,
+    seeds: Seeds = None,
+    bases: Bases = None,
     cache: Cache = Path("lab-cache"),
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="DIR", help="Where the report goes.")
-    ] = Path("lab"),
+    out: Out = Path("lab"),
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes, of one thread each.")] = 2,
 ) -> None:
     """Train what is missing, score every merge, write REPORT.md and report.html.
@@ -59,7 +64,34 @@ def run(
     plan = study.planned(full=full, regimes=regime, bases=bases, seeds=seeds)
     found = study.run(plan, cache, jobs=jobs, log=_log)
     _log("measuring the cost of merging")
-    for path in report.write(found, cost.measure(), out):
+    for path in report.write(found, cost.measure(), out, planned=len(plan.cells())):
+        typer.echo(str(path))
+
+
+@app.command("report")
+def write_report(
+    *,
+    full: Full = False,
+    regime: Regimes = None,
+    seeds: Seeds = None,
+    bases: Bases = None,
+    cache: Cache = Path("lab-cache"),
+    out: Out = Path("lab"),
+) -> None:
+    """Write the report from the cells that are scored so far, without running anything.
+
+    Example: ramerge lab report --full
+    """
+    _require_torch()
+    from ramerge.lab import report, study
+
+    plan = study.planned(full=full, regimes=regime, bases=bases, seeds=seeds)
+    found = study.finished(plan, cache)
+    if not found:
+        raise ConfigError(
+            f"`{cache}` holds no results of this plan", hint="`ramerge lab run` makes them"
+        )
+    for path in report.write(found, [], out, planned=len(plan.cells())):
         typer.echo(str(path))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import warnings
 from collections.abc import Callable
 
 MAX_LENGTH = 64
@@ -22,8 +23,21 @@ def evaluate(program: str, x: int) -> int | None:
     """The program's value at ``x``; None when it is no program."""
     if len(program) > MAX_LENGTH:
         return None
+    match parse(program):
+        case [ast.Expr(value=expression)]:
+            try:
+                return _value(expression, x)
+            except (ValueError, RecursionError):
+                return None
+    return None
+
+
+def parse(text: str) -> list[ast.stmt] | None:
+    """Statements of a text as Python's parser sees them, without running any; None when it does not."""
     try:
-        return _value(ast.parse(program.strip(), mode="eval").body, x)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # the parser's advice is for people
+            return ast.parse(text.strip()).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 

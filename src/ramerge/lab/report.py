@@ -33,13 +33,16 @@ _TEMPLATE = """<!doctype html><html lang="en"><meta charset="utf-8">
 TITLE = "The miniature study: results"
 
 
-def write(found: Sequence[Json], costs: Sequence[Mapping[str, Any]], out: Path) -> list[Path]:
+def write(
+    found: Sequence[Json], costs: Sequence[Mapping[str, Any]], out: Path, *, planned: int
+) -> list[Path]:
     """Write ``REPORT.md``, ``report.html``, the figures and ``numbers.json`` into ``out``.
 
     Args:
         found: results of the cells, as `study.run` returns them.
         costs: what `cost.measure` returned; may be empty.
         out: directory.
+        planned: cells of the plan; the report says how many are missing.
 
     Returns:
         the files.
@@ -48,7 +51,7 @@ def write(found: Sequence[Json], costs: Sequence[Mapping[str, Any]], out: Path) 
         cell["regime"]: [c for c in found if c["regime"] == cell["regime"]] for cell in found
     }
     results = {regime: gather(cells) for regime, cells in regimes.items()}
-    parts = sections.all_parts(results, costs)
+    parts = sections.all_parts(results, costs, planned)
     out.mkdir(parents=True, exist_ok=True)
     files = {"REPORT.md": _markdown(parts), "report.html": _html(parts)}
     files |= {

@@ -49,9 +49,9 @@ class Part:
     level: int = 2
 
 
-def all_parts(results: Named, costs: Sequence[Mapping[str, Any]]) -> list[Part]:
+def all_parts(results: Named, costs: Sequence[Mapping[str, Any]], planned_cells: int) -> list[Part]:
     """The report in order."""
-    parts = [_what(results), _verdicts(results), _agents(results)]
+    parts = [_what(results, planned_cells), _verdicts(results), _agents(results)]
     for regime, found in results.items():
         parts.append(Part(f"Regime `{regime}`: {REGIMES[regime]}"))  # type: ignore[index]
         parts += [
@@ -71,13 +71,15 @@ def labels() -> dict[str, Arm]:
     return {a.name: a for a in arms(AGENTS)}
 
 
-def _what(results: Named) -> Part:
+def _what(results: Named, planned_cells: int) -> Part:
     cells = {regime: r.cells for regime, r in results.items()}
     bases = sorted({b for c in cells.values() for b, _ in c})
     text = wording.paragraphs(
         wording.WHAT,
         bases=len(bases),
         cells="; ".join(f"`{regime}`: {len(c)} cells" for regime, c in cells.items()),
+        done=sum(map(len, cells.values())),
+        planned=planned_cells,
         problems=next(iter(results.values())).draws.prompts.shape[2],
         validation=VALIDATION_PROBLEMS,
         looks=len(NORMS),

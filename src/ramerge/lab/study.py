@@ -125,6 +125,11 @@ def run(
         _spread(_train, [(cache, c) for c in plan.cells()], jobs, log)
     missing = [(cache, c, plan.level) for c in plan.cells() if _read(cache, c, plan.level) is None]
     _spread(_score, missing, jobs, log)
+    return finished(plan, cache)
+
+
+def finished(plan: Plan, cache: Path) -> list[dict[str, Any]]:
+    """Results of the plan's cells that are scored, in order."""
     return [f for c in plan.cells() if (f := _read(cache, c, plan.level)) is not None]
 
 

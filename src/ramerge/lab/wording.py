@@ -9,7 +9,8 @@ def paragraphs(text: str, **values: object) -> list[str]:
 
 
 WHAT = """
-{bases} base(s), one triple of agents a cell ({cells}). Every model is scored at temperature 1 on
+{bases} base(s), one triple of agents a cell ({cells}); {done} of the
+{planned} planned cells are in this report. Every model is scored at temperature 1 on
 the same {problems} test problems a task, with the same sampling noise, so that differences are
 paired by agents, prompts and luck. Tuning sees {validation} other problems a task and maximises the
 mean over all four tasks; every tuned method has {looks} looks.

@@ -12,6 +12,7 @@ import random
 from dataclasses import dataclass
 
 from ramerge.lab.environments.base import Problem
+from ramerge.lab.interpreter import parse
 
 FUNCTIONS = ("get", "put", "run", "fix")
 ARGUMENTS = "abcdef"
@@ -55,9 +56,8 @@ class Tools:
 
 def parse_calls(text: str) -> list[Call] | None:
     """Calls of ``f(a=1);g(b=2)`` in one fixed order; None when the text is anything else."""
-    try:
-        statements = ast.parse(text).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    statements = parse(text)
+    if statements is None:
         return None
     calls: list[Call] = []
     for statement in statements:
