@@ -12,6 +12,7 @@ from typing import Any
 from ramerge import engine, session, summary
 from ramerge._errors import ConfigError, MergeError
 from ramerge.checkpoint.card import model_card
+from ramerge.checkpoint.files import public_source
 from ramerge.checkpoint.harmonise import Extra, Vocabulary
 from ramerge.checkpoint.manifest import manifest_bytes
 from ramerge.checkpoint.memory import MemoryCheckpoint, MemorySink
@@ -136,7 +137,7 @@ def merge(
                 plan, staging, run=run, chunk=chunk, observe=hashes, progress=progress
             )
             digests = hashes.finish()
-            files["ramerge_config.yml"] = to_yaml(job, source=session.public_source).encode()
+            files["ramerge_config.yml"] = to_yaml(job, source=public_source).encode()
             files["README.md"] = model_card(session.card_facts(plan, outcome)).encode()
             written = staging.commit(files, lambda output, tensors: manifest_bytes(
                 session.manifest_facts(plan, outcome, digests), output, tensors

@@ -13,7 +13,7 @@ from typing import Any
 from ramerge import summary
 from ramerge._errors import ConfigError, MergeError, ProblemsError, nearest, raise_problems
 from ramerge.checkpoint.base import Checkpoint
-from ramerge.checkpoint.files import redacted
+from ramerge.checkpoint.files import public_source
 from ramerge.checkpoint.harmonise import Extra, Vocabulary
 from ramerge.checkpoint.hashing import InputHashes
 from ramerge.checkpoint.open import open_checkpoint
@@ -68,14 +68,6 @@ def parse_size(text: str | int) -> int:
             f"`{text}` is not a size", hint="write it as 2GB, 512MiB or a number of bytes"
         )
     return int(float(match[1]) * _UNITS[(match[2] or "").upper()])
-
-
-def public_source(source: str) -> str:
-    """A source as output may show it: Hub ids whole, of local paths the last part only."""
-    if " + " in source and not Path(source).exists():  # a stack of several models
-        return " + ".join(map(public_source, source.split(" + ")))
-    local = source.startswith((".", "/", "~")) or Path(source).exists()
-    return redacted(Path(source).resolve().name if local else source)
 
 
 _FLAGS = (
