@@ -22,6 +22,10 @@ differences are points.
 Models have 0.1 M parameters and toy tasks. The study can show that a claimed mechanism works or
 fails in this setting; it says nothing about the size of an effect in a 7 B agent.
 """
+LONELY = """
+**Caution**: in {regimes} a base has fewer than two triples of agents. The intervals there hold
+little or nothing of the variation between agents; their p-values are too small.
+"""
 PLANNED = """
 Fixed before any result was seen; on the mean of the three agents' tasks, methods as published.
 p-values are adjusted by Holm within a regime. *Reproduced* and *reversed*: the difference has, or
