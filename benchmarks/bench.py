@@ -74,7 +74,7 @@ def contenders(models: Path, out: Path, mergekit: Path | None) -> list[Contender
         Contender("cp base, read agents", ("bash", "-c", read)),
         Contender("cp base, read agents, fsync", ("bash", "-c", f"{read} && sync {out}/*")),
     ]
-    found += [Contender(f"ramerge {m}", ours(models, out, m)) for m in ("ram", "ram_plus")]
+    found += [Contender(f"ramerge {m}", ours(models, out, m)) for m in ("ram", "ram_plus", "ties")]
     if mergekit is not None:
         program = str(mergekit.with_name("mergekit-yaml"))
         memory = MERGEKIT_BYTES * max(prod(shape) for _, shape in shapes(SIZES[models.name]))

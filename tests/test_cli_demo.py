@@ -72,4 +72,4 @@ def test_the_shipped_agents_merge_to_the_same_bytes_everywhere(tmp_path):
     demo = write_demo_set(tmp_path / "demo")
     ramerge.merge(base=demo.base, agents=demo.agents, method="ram_plus", out=tmp_path / "merged")
     digest = hashlib.sha256((tmp_path / "merged" / "model.safetensors").read_bytes()).hexdigest()
-    assert digest == "f620e5fc697968ffb393118a633535698a319c7fddaca16955be6275d3fd5666"
+    assert digest == "c5e2bd71503121d586e1ac6bb6fb02f0f04f38dd74044a6f9885369f7348398d"

@@ -6,6 +6,7 @@ torch = pytest.importorskip("torch")
 
 import json  # noqa: E402
 from pathlib import Path  # noqa: E402
+from xml.etree import ElementTree as ET  # noqa: E402
 
 import numpy as np  # noqa: E402
 
@@ -157,6 +158,8 @@ def test_a_cell_repeats_to_the_bit_and_its_report_is_whole(tmp_path, case, bench
     assert "2 of the 30 planned cells" in text
     assert "Every agent gained at least 20 points" in text
     html = (tmp_path / "out" / "report.html").read_text("utf-8")
+    for figure in (f for f in files if f.suffix == ".svg"):
+        ET.parse(figure)
     assert html.count("<svg") == 3 == sum(f.suffix == ".svg" for f in files)
     table = json.loads((tmp_path / "out" / "numbers.json").read_text("utf-8"))
     ram = table["geometry"]["arms"]["ram"]["published"]

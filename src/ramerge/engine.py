@@ -14,17 +14,16 @@ second pass. A sample may pick the guess and never the result.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ramerge import numeric
 from ramerge._errors import IncompatibleError
-from ramerge._types import F64, I64, Bytes, Json
-from ramerge.checkpoint.base import Checkpoint, Sink
+from ramerge._types import F64, I64, Bytes
+from ramerge.checkpoint.base import Sink
+from ramerge.chunks import Executor, Observer, Progress, Task, Worker, ignore, stream
 from ramerge.kernels import codec, fuse, limits, sample
 from ramerge.methods import rules
 from ramerge.methods.base import Context, Method, keywords
@@ -32,188 +31,13 @@ from ramerge.planning import CHUNK, Plan, TensorPlan
 from ramerge.probes.measure import ChunkMeasures, Measures, join
 from ramerge.probes.measure import measure as measure_chunk
 from ramerge.probes.overlap import Overlap
+from ramerge.records import ChunkRecord, Outcome, TensorRecord, fold
 
 R = TypeVar("R")
-SAMPLED = 100  # one block in this many is sampled for the guess, and never fewer than `sample.MOST` of a tensor
-DOUBT = (
-    0.04  # relative error of the sampled counts up to which it pays to merge with the guess at once
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """How far a phase is, in bytes of the inputs."""
-
-    done: int
-    total: int
-    phase: str
-
-
-Progress = Callable[[Step], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """Elements [start, stop) of one tensor; ``last`` marks a tensor's final chunk."""
-
-    tensor: TensorPlan
-    start: int
-    stop: int
-
-    @property
-    def last(self) -> bool:
-        """Whether the tensor ends here."""
-        return self.stop == self.tensor.output.elements
-
-
-class Executor(Protocol):
-    """Runs ``work`` over tasks on some threads and yields the results in the order of the tasks."""
-
-    def __call__(
-        self, tasks: Iterable[Task], make: Callable[[], Worker], work: Callable[[Worker, Task], R]
-    ) -> Iterator[tuple[Task, R]]:
-        """Run everything; the first exception stops the rest and is raised."""
-        ...
-
-
-class Observer(Protocol):
-    """Told of every raw piece that was read, in file order per file (hashing)."""
-
-    def __call__(self, stream: int, name: str, start: int, data: Bytes) -> None:
-        """``stream`` 0 is the base, 1 + t agent t."""
-        ...
-
-
-def ignore(stream: int, name: str, start: int, data: Bytes) -> None:
-    """The observer that observes nothing."""
-
-
-class Worker:
-    """The reused buffers of one thread, and how a chunk gets into them.
-
-    ``base`` and ``out`` are uint8 ``[capacity]``, ``agents`` uint8 ``[N, capacity]``, capacity = chunk · itemsize.
-    """
-
-    def __init__(self, plan: Plan, chunk: int, observe: Observer = ignore) -> None:
-        specs = [
-            s
-            for t in plan.tensors
-            for s in (t.output, t.base, *t.agents, *t.auxiliary)
-            if s is not None
-        ]
-        largest = max((s.dtype.itemsize for s in specs), default=1)
-        longest = max((t.output.elements for t in plan.tensors), default=0)
-        capacity = -(-min(chunk, max(longest, 1)) * largest // 64) * 64
-        streams = len(plan.agents) + len(plan.auxiliary)
-        self.plan, self.observe = plan, observe
-        self.base, self.out = np.empty(capacity, np.uint8), np.empty(capacity, np.uint8)
-        self.agents = np.empty((streams, capacity), np.uint8)
-        self.codes = np.zeros(streams, np.int64)
-        self.patterns = np.empty(chunk if len(plan.agents) > limits.MAX_DENSE else 0, np.uint32)
-        self._scratch = {
-            wide: fuse.scratch(streams, wide=wide) for wide in {t.wide for t in plan.tensors}
-        }
-        self.real: type[np.floating[Any]] = np.float32
-        self.base_code = 0
-        self.n = 0
-
-    @property
-    def scratch(self) -> fuse.Scratch:
-        """Working arrays in the current tensor's working dtype."""
-        return self._scratch[self.real is np.float64]
-
-    def read(self, task: Task) -> None:
-        """Fill the buffers with the task's elements of every model."""
-        tensor, plan = task.tensor, self.plan
-        self.n = task.stop - task.start
-        self.real = np.float64 if tensor.wide else np.float32
-        self.base_code = codec.CODES.get(tensor.base.dtype, -1)
-        base = self._fill(0, plan.base, tensor.base, task, self.base)
-        for t, (checkpoint, spec) in enumerate(
-            zip((*plan.agents, *plan.auxiliary), (*tensor.agents, *tensor.auxiliary), strict=False)
-        ):
-            if spec is None:  # stands for the base here
-                self.agents[t, : base.size] = base
-                self.codes[t] = self.base_code
-            else:
-                self._fill(1 + t, checkpoint, spec, task, self.agents[t])
-                self.codes[t] = codec.CODES.get(spec.dtype, -1)
-
-    def _fill(
-        self, stream: int, checkpoint: Checkpoint, spec: Any, task: Task, room: Bytes
-    ) -> Bytes:
-        piece = room[: self.n * spec.dtype.itemsize]
-        checkpoint.read(spec.name, task.start, task.stop, piece)
-        self.observe(stream, spec.name, task.start, piece)
-        return piece
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkRecord:
-    """What one chunk left behind. ``sums`` and ``tallies`` as in `kernels.sample.diagnose`; per sampled block."""
-
-    overlap: Overlap
-    sums: tuple[F64, ...] = ()
-    tallies: I64 | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TensorRecord:
-    """What one tensor left behind.
-
-    Attributes:
-        overlap: exact contributor patterns.
-        lambdas: the λ it was merged with; None when it was only counted.
-        moved: per agent, Σ (merged - base)·τ over sampled unique elements.
-        squared: per agent, Σ τ² over them.
-        tallies: ``[1 + N][2]``: sampled changed elements, and those lost to rounding; row 0 of any agent.
-    """
-
-    overlap: Overlap
-    lambdas: tuple[float, ...] | None
-    moved: tuple[float, ...] = ()
-    squared: tuple[float, ...] = ()
-    tallies: tuple[tuple[int, int], ...] = ()
-
-    def to_json(self) -> Json:
-        """For the journal; floats survive exactly."""
-        return {
-            "overlap": self.overlap.to_json(),
-            "lambdas": self.lambdas,
-            "moved": self.moved,
-            "squared": self.squared,
-            "tallies": self.tallies,
-        }
-
-    @classmethod
-    def from_json(cls, agents: int, record: Mapping[str, Any]) -> TensorRecord:
-        """Inverse of `to_json`."""
-        return cls(
-            Overlap.from_json(agents, record["overlap"]),
-            tuple(record["lambdas"]),
-            tuple(record["moved"]),
-            tuple(record["squared"]),
-            tuple((a, b) for a, b in record["tallies"]),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Everything a merge learned. ``lambdas`` per scope group; ``passes`` over the inputs, probes included."""
-
-    records: Mapping[str, TensorRecord]
-    lambdas: Mapping[str, tuple[float, ...]]
-    passes: int
-    bytes_read: int
-    facts: Mapping[str, Any] = field(default_factory=dict)
-
-
-def tasks(tensors: Iterable[TensorPlan], chunk: int) -> Iterator[Task]:
-    """All chunks of all tensors, in order. An empty tensor has one empty task."""
-    for tensor in tensors:
-        n = tensor.output.elements
-        for start in range(0, max(n, 1), chunk):
-            yield Task(tensor, start, min(start + chunk, n))
+# For the guess one block in `SAMPLED` is read, and never fewer than `sample.MOST` of a tensor. `DOUBT` is the relative error
+# of the sampled counts up to which it pays to merge with the guess at once.
+SAMPLED = 100
+DOUBT = 0.04
 
 
 def merge(
@@ -383,31 +207,6 @@ class Loop:
         )  # fmt: skip
 
 
-def stream(
-    plan: Plan,
-    tensors: Sequence[TensorPlan],
-    work: Callable[[Worker, Task], R],
-    *,
-    run: Executor,
-    chunk: int = CHUNK,
-    observe: Observer = ignore,
-    progress: Progress | None = None,
-    phase: str = "read",
-) -> Iterator[tuple[Task, R]]:
-    """Apply ``work`` to every chunk of some tensors; yields (task, result) in order of tensors and chunks.
-
-    ``work`` runs in several threads and gets a worker whose buffers it fills with ``worker.read(task)``.
-    """
-    total = sum(t.bytes_read for t in tensors)
-    done = 0
-    for task, result in run(tasks(tensors, chunk), lambda: Worker(plan, chunk, observe), work):
-        yield task, result
-        share = (task.stop - task.start) / max(task.tensor.output.elements, 1)
-        done += round(task.tensor.bytes_read * share)
-        if progress:
-            progress(Step(done, total, phase))
-
-
 def measure(
     plan: Plan, *, run: Executor, bound: float, chunk: int = CHUNK, progress: Progress | None = None
 ) -> dict[str, Measures]:
@@ -551,23 +350,6 @@ def diagnose(worker: Worker, task: Task, out_code: int) -> tuple[tuple[F64, ...]
         )  # fmt: skip
         partial.append(sums)
     return tuple(partial), tallies
-
-
-def fold(
-    agents: int, chunks: Sequence[ChunkRecord], lambdas: tuple[float, ...] | None
-) -> TensorRecord:
-    """One record for a tensor. Float sums are exact over the fixed blocks, whatever chunks they lay in."""
-    blocks = [block for chunk in chunks for block in chunk.sums]
-    tallies = sum(
-        (c.tallies for c in chunks if c.tallies is not None), np.zeros((1 + agents, 2), np.int64)
-    )
-    return TensorRecord(
-        overlap=Overlap.total(agents, (c.overlap for c in chunks)),
-        lambdas=lambdas,
-        moved=tuple(math.fsum(b[0, t] for b in blocks) for t in range(agents)),
-        squared=tuple(math.fsum(b[1, t] for b in blocks) for t in range(agents)),
-        tallies=tuple((int(a), int(b)) for a, b in tallies),
-    )
 
 
 def whole_tensor_kernel(method: Method, tensor: TensorPlan) -> Callable[..., Any]:

@@ -20,7 +20,7 @@ from ramerge.kernels import codec, fuse
 from ramerge.planning import Plan
 
 if TYPE_CHECKING:
-    from ramerge.engine import Task, Worker
+    from ramerge.chunks import Task, Worker
 
 Run = Callable[[], tuple[int, I64]]
 

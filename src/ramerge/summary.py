@@ -10,9 +10,9 @@ from pathlib import Path
 from ramerge._types import Json
 from ramerge.checkpoint.base import OutputFile
 from ramerge.compat import main_dtype
-from ramerge.engine import Outcome
 from ramerge.planning import Plan
 from ramerge.probes.overlap import Overlap
+from ramerge.records import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ def report(
 
 
 def probe_json(plan: Plan, outcome: Outcome) -> Json:
-    """The counts of a merge in the layout of the probe JSON (DESIGN), as the manifest stores them."""
+    """The counts of a merge in the layout of the probe JSON, as the manifest stores them."""
     overlap = total_overlap(plan, outcome)
     names = plan.agent_names
     pairs = [

@@ -17,7 +17,7 @@ TITLES = {
     "2 kill": "Killed",
     "2 errors": "System calls that fail",
     "3 rivals": "Two runs, one directory",
-    "3 signals": "Signals",
+    "3 signals": "Signals, and inputs that nobody may write",
     "4 hostile": "Hostile and damaged files",
     "5 numbers": "Values that are not numbers, or hardly",
     "6 determinism": "Equal inputs, equal bytes",

@@ -137,7 +137,8 @@ def test_a_million_empty_tensors(tmp_path, record):
     child.start()
     outcome, seconds, peak = ours.recv()
     child.join()
-    text = f"{outcome if isinstance(outcome, str) else 'read'}: {seconds:.1f} s CPU, {peak / 1000:.0f} MB"
+    what, growth = outcome if isinstance(outcome, str) else "read", (peak - before) / 1000
+    text = f"{what}: {seconds:.1f} s CPU, {growth:.0f} MB more than before"
     assert seconds < SECOND, text
     assert peak < 1000 * MEGABYTES + before, text
     record("4 hostile", "a header of 10^6 empty tensors, 59 MB", "1", text)
@@ -274,7 +275,7 @@ BOMBS = {
     "local tag": "merge_method: !x ram\n",
     "duplicate keys": "merge_method: ram\nmerge_method: ties\n",
     "merge keys": "a: &x {b: 1}\nc: {<<: *x}\n",
-    "a million keys": "".join(f"k{i}: 1\n" for i in range(100_000)),
+    "100,000 keys": "".join(f"k{i}: 1\n" for i in range(100_000)),
     "a long line": "merge_method: " + "x" * 1_000_000 + "\n",
     "NUL": "merge_method: ra\0m\n",
     "two documents": "merge_method: ram\n---\nmerge_method: ties\n",

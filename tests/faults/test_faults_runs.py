@@ -97,7 +97,12 @@ def test_kills_at_random_moments(bench, size, passes, record):
         clear(out)
     if size == "full":
         text = f"0 partial outputs ({whole} had finished); every rerun and --resume exact"
-        record("2 kill", f"SIGKILL at random moments, 2 threads, {passes} passes", f"{total}", text)
+        record(
+            "2 kill",
+            f"SIGKILL at random moments, 2 threads, inputs read {passes}×",
+            f"{total}",
+            text,
+        )
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])

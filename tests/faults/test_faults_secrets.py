@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from harness import AGENTS, load, model_set, save
 
+from test_writing_card import HOSTILE, Elements, front_matter
+
 SECRETS = {
     "Hub token": "hf_AbCdEfGhIjKlMnOpQrStUvWxYz0123456789",
     "OpenAI key": "sk-AbCdEfGhIjKlMnOpQrStUvWxYz0123456789",
@@ -156,8 +158,6 @@ def prose(card):
 
 def test_names_stay_text(server, home, size, record):
     """Agents with hostile names: refused, or shown as text in card and terminal."""
-    from test_writing_card import HOSTILE, Elements, front_matter
-
     refused = shown = 0
     for i, name in enumerate(HOSTILE if size == "full" else HOSTILE[::5]):
         text = "merge_method: ram\nbase_model: models/base\nmodels:\n"
@@ -181,8 +181,6 @@ def test_names_stay_text(server, home, size, record):
 
 
 def test_a_directory_name_stays_text(server, home, size, record):
-    from test_writing_card import HOSTILE, Elements
-
     names = [n for n in HOSTILE if "/" not in n and "\0" not in n]
     for i, name in enumerate(names if size == "full" else names[::6]):
         place = home / "models" / name
@@ -199,3 +197,65 @@ def test_a_directory_name_stays_text(server, home, size, record):
     if size == "full":
         record("7 secrets", "directory names with markup, escapes, bidi", f"{len(names)}",
                "shown as text in card and terminal")  # fmt: skip
+
+
+class Page(Elements):
+    """Tags with their attributes' names, and every URL."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags, self.urls = set(), []
+
+    def handle_starttag(self, tag, attrs):
+        for name, value in attrs:
+            self.tags.add((tag, name))
+            if name in {"src", "href", "action", "formaction", "data", "xlink:href"}:
+                self.urls.append(value)
+
+    handle_startendtag = handle_starttag
+
+
+def report_of(server, home, argv):
+    """A probe's HTML and JSON."""
+    page, figures = home / "report.html", home / "report.json"
+    result = server.run([*argv, "--html=report.html", "--json=report.json"], cwd=str(home))
+    if result.code:
+        return result, None, None
+    return result, page.read_text(), figures.read_text()
+
+
+def test_the_report_of_a_probe(server, home, size, record):
+    """Hostile names make no element, attribute or address that a plain report has not."""
+    pytest.importorskip("ramerge.report.html")
+    argv = ["probe", f"--base={home}/models/base", f"--agent={home}/models/tools"]
+    result, html, figures = report_of(server, home, [*argv, f"--agent={home}/models/coder"])
+    assert result.code == 0, result
+    assert SECRETS["home directory"] not in html + figures
+    plain = Page()
+    plain.feed(html)
+    names = [n for n in HOSTILE if "/" not in n and "\0" not in n]
+    shown = refused = 0
+    for name in names if size == "full" else names[::6]:
+        place = home / "models" / name
+        (home / "models/coder").rename(place)
+        result, html, figures = report_of(server, home, [*argv, f"--agent=models/{name}"])
+        place.rename(home / "models/coder")
+        assert result.code in {0, 2}, (name, result)
+        assert all(c.isprintable() for c in result.text.replace("\n", "")), (name, result)
+        refused += result.code == 2
+        if html is None:
+            continue
+        shown += 1
+        hostile = Page()
+        hostile.feed(html)
+        assert hostile.tags <= plain.tags, (name, hostile.tags - plain.tags)
+        assert set(hostile.urls) <= set(plain.urls), name
+        assert not any(a.startswith("on") for _, a in hostile.tags)
+        assert "default-src 'none'" in html
+        json.loads(figures)
+    assert not any(re.match(r"\s*(?!#|data:)", u or "#") for u in plain.urls), plain.urls
+    if size == "full":
+        text = (
+            f"{shown} shown as text, {refused} refused; no element, attribute or address of theirs"
+        )
+        record("7 secrets", "directory names with markup in the HTML report", f"{len(names)}", text)

@@ -51,6 +51,14 @@ def redacted(source: str) -> str:
     return _SECRET.sub(lambda found: "" if found[0].endswith("@") else "***", source)
 
 
+def public_source(source: str) -> str:
+    """A source as output may show it: Hub ids whole, of local paths the last part only."""
+    if " + " in source and not Path(source).exists():  # a stack of several models
+        return " + ".join(map(public_source, source.split(" + ")))
+    local = source.startswith((".", "/", "~")) or Path(source).exists()
+    return redacted(Path(source).resolve().name if local else source)
+
+
 def check_basename(name: str, where: str) -> None:
     """Refuse a file name that is not one plain path component under POSIX and Windows rules.
 

@@ -1,7 +1,7 @@
 """The command line: one file a command; parse, call the API, print.
 
 Data goes to stdout, everything else to stderr. Importing any module of this package loads neither
-numba nor pydantic nor the API: a command imports what it needs when it runs, so that `--help` stays
+numba nor the API: a command imports what it needs when it runs, so that `--help` stays
 instant.
 """
 

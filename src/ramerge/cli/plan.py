@@ -74,12 +74,12 @@ def show_plan(job: dict[str, Any], *, as_json: bool, quiet: bool) -> None:
 
 def estimate(plan: Plan, memory: str) -> dict[str, Any]:
     """What a merge will need: bytes of buffers, and seconds at a rate that is named, not promised."""
-    from ramerge import api
+    from ramerge import session
 
-    threads = api.default_threads()
+    threads = session.default_threads()
     widest = max((s.dtype.itemsize for t in plan.tensors for s in (t.base, t.output)), default=4)
     streams = len(plan.agents) + len(plan.auxiliary) + 2
-    buffers = threads * streams * widest * api.chunk_size(plan, threads, memory)
+    buffers = threads * streams * widest * session.chunk_size(plan, threads, memory)
     moved = plan.bytes_read + 2 * plan.bytes_written  # what is written is read back
     return {"buffer_bytes": buffers, "seconds_at_1_GB_per_second": round(moved / 1e9, 1)}
 

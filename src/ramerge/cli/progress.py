@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
     from rich.status import Status
 
-    from ramerge.engine import Step
+    from ramerge.chunks import Step
 
 REDRAW_S = 0.05
 PREPARING = "reading headers; the first run ever also compiles the kernels"

@@ -16,7 +16,14 @@ from ramerge.lab.study import unpack
 
 THREE = "three"
 Key = tuple[str, str]  # arm, variant
-BASELINES = ("ta_mean", "ta_sum", "fisher", "ties", "dare_ta", "dare_ties")  # the paper's Table 1
+BASELINES = (
+    "ta_mean",
+    "ta_sum",
+    "fisher",
+    "ties",
+    "dare_ta",
+    "dare_ties",
+)  # the paper's Table 1, and λ = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ INK, GREY, ACCENT = "#222", "#bbb", "#0b6e99"
 
 def intervals(title: str, rows: Sequence[tuple[str, float, float, float]], *, zero: bool) -> str:
     """A row each: label, value, low, high (in points), on one axis; ``zero`` draws a line at 0."""
-    left, top, step = 300, 34, 20
+    left, top, step = 370, 34, 20
     height = top + step * len(rows) + 30
     low = min([r[2] for r in rows] + ([0.0] if zero else []))
     high = max([r[3] for r in rows] + ([0.0] if zero else []))

@@ -84,6 +84,11 @@ def _what(results: Named, planned_cells: int) -> Part:
         validation=VALIDATION_PROBLEMS,
         looks=len(NORMS),
     )
+    lonely = [
+        regime for regime, c in cells.items() if any([b for b, _ in c].count(x) < 2 for x in bases)
+    ]
+    if lonely:
+        text += wording.paragraphs(wording.LONELY, regimes=", ".join(f"`{r}`" for r in lonely))
     return Part("What was run", text)
 
 

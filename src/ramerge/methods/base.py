@@ -105,7 +105,7 @@ class Probe(Protocol):
     name: str
 
     def visit(self, chunk: Any, values: Values, facts: Mapping[str, Any]) -> Any:
-        """In a worker thread: the record of one chunk (`engine.Chunk`)."""
+        """In a worker thread: the record of one chunk (`chunks.Worker` holds the chunk)."""
         ...
 
     def fold(self, records: Iterable[tuple[Any, int, Any]], facts: Mapping[str, Any]) -> Any:

@@ -206,7 +206,7 @@ class ChunkMeasures:
 
 
 def measure(worker: Any, overlap: Overlap, *, bound: float, out_code: int) -> ChunkMeasures:
-    """Measure the chunk in a worker's buffers (`engine.Worker`)."""
+    """Measure the chunk in a worker's buffers (`chunks.Worker`)."""
     plan, n = worker.plan, len(worker.plan.agents)
     starts = range(0, worker.n, BLOCK)
     grams = np.zeros((len(starts), 1 + n, 1 + n))

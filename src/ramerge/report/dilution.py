@@ -17,6 +17,7 @@ import numpy as np
 
 from ramerge import engine
 from ramerge._types import F64, Bytes, Json
+from ramerge.chunks import Executor, Progress
 from ramerge.planning import Plan
 from ramerge.probes.project import project
 
@@ -77,7 +78,7 @@ class _Projector:
         return whole
 
 
-def dilute(plan: Plan, *, run: engine.Executor, progress: engine.Progress | None = None) -> Json:
+def dilute(plan: Plan, *, run: Executor, progress: Progress | None = None) -> Json:
     """Merge without writing, and measure what survives: one row of the report's dilution table."""
     sink = _Projector(plan)
     engine.merge(plan, sink, run=run, progress=progress)

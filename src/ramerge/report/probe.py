@@ -16,6 +16,7 @@ from typing import Any
 
 from ramerge._types import Json
 from ramerge.checkpoint.facts import layer_of, module_of
+from ramerge.checkpoint.files import public_source
 from ramerge.compat import main_dtype
 from ramerge.planning import Plan
 from ramerge.probes.measure import EXPONENTS, MASKS, Measures, total
@@ -97,7 +98,7 @@ def build(plan: Plan, records: Mapping[str, Measures], *, r: float, alpha: float
         "mask": {"kind": plan.values["mask"], "epsilon": plan.values["epsilon"]},
         "preview": {"r": r, "alpha": alpha},
         "base": {
-            "source": plan.base.source,
+            "source": public_source(plan.base.source),
             "dtype": main_dtype(plan.base).name,
             "norm": math.sqrt(whole.gram[0, 0]),
         },
@@ -126,7 +127,7 @@ def _agent(plan: Plan, whole: Measures, t: int, r: float, alpha: float) -> Json:
     }
     return {
         "name": plan.agent_names[t],
-        "path": plan.sources[plan.agent_names[t]],
+        "path": public_source(plan.sources[plan.agent_names[t]]),
         "dtype": main_dtype(plan.agents[t]).name,
         "changed": overlap.changed(t),
         "density": overlap.changed(t) / max(overlap.elements, 1),
