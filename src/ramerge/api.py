@@ -293,10 +293,12 @@ def doctor(
     if job.base is None:
         raise ConfigError("doctor needs a base to compare with", hint="give it as --base")
     open_checkpoint(job.base, allow_pickle=allow_pickle).close()
-    findings: list[Finding] = []
+    findings = [
+        Finding("error", "base", "identical", note) for note in job.notes if note == session.SELF
+    ]
     count = threads or session.default_threads()
     for agent in job.agents:
-        alone = replace(job, agents=(agent,))
+        alone = replace(job, agents=(agent,), notes=())
         try:
             with session.planned(
                 alone, extra="error", vocabulary="error", allow_pickle=allow_pickle

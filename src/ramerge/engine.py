@@ -34,10 +34,10 @@ from ramerge.probes.overlap import Overlap
 from ramerge.records import ChunkRecord, Outcome, TensorRecord, fold
 
 R = TypeVar("R")
-SAMPLED = 100  # one block in this many is sampled for the guess, and never fewer than `sample.MOST` of a tensor
-DOUBT = (
-    0.04  # relative error of the sampled counts up to which it pays to merge with the guess at once
-)
+# For the guess one block in `SAMPLED` is read, and never fewer than `sample.MOST` of a tensor. `DOUBT` is the relative error
+# of the sampled counts up to which it pays to merge with the guess at once.
+SAMPLED = 100
+DOUBT = 0.04
 
 
 def merge(

@@ -29,6 +29,7 @@ from ramerge.planning import plan as lay_out
 from ramerge.records import Outcome
 
 MOST_THREADS = 8
+SELF = "an agent that is the base itself changes nothing and is left out"
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
@@ -98,12 +99,14 @@ def job(config: str | Path | Mapping[str, Any] | Job | None, **flags_given: Any)
             else [str(a) for a in sources]
         )
         base = given.pop("base")
-        return flags.job_from_flags(
+        made = flags.job_from_flags(
             methods=methods,
             base=None if base is None else str(base),
             agents=named,
             **{**given, "method": given["method"] or "ram_plus"},
         )
+        left_out = len(named) - len(made.agents)
+        return replace(made, notes=(*made.notes, SELF)) if left_out else made
     clash = [k for k in ("base", "agents", "method", "parameters", "preset") if given.get(k)]
     if clash:
         raise ConfigError(

@@ -30,6 +30,15 @@ DryRun = Annotated[
         "--dry-run", help="Check everything from headers, write nothing (= ramerge plan)."
     ),
 ]
+Report = Annotated[
+    Path | None,
+    typer.Option(
+        "--report",
+        metavar="FILE",
+        help="Also write the probe's HTML report on the inputs; reads them once more.",
+        show_default=False,
+    ),
+]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with an interrupted run of the same merge.")
 ]
@@ -58,6 +67,7 @@ def merge(
     dry_run: DryRun = False,
     overwrite: opt.Overwrite = False,
     resume: Resume = False,
+    report: Report = None,
     as_json: opt.AsJson = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -65,13 +75,15 @@ def merge(
 
     Example: ramerge merge --base ./base --agent coder=./a --agent tools=./b --out ./merged
     """
-    job = opt.job(locals())
+    job = opt.job({k: v for k, v in locals().items() if k != "report"})
     if dry_run:
         from ramerge.cli.plan import show_plan
 
         show_plan(job, as_json=as_json, quiet=quiet)
         return
     show_report(run_merge(job, progress=not (quiet or as_json)), as_json=as_json, quiet=quiet)
+    if report is not None:
+        write_report(job, report, progress=not (quiet or as_json))
 
 
 def run_merge(job: dict[str, Any], *, progress: bool) -> MergeReport:
@@ -89,6 +101,26 @@ def run_merge(job: dict[str, Any], *, progress: bool) -> MergeReport:
                 "finished tensors are kept; the same command with --resume goes on from there",
             )
         raise
+
+
+def write_report(job: dict[str, Any], file: Path, *, progress: bool) -> None:
+    """The probe's page on the inputs of a merge."""
+    from ramerge import api
+
+    shared = {
+        "config",
+        "base",
+        "agents",
+        "out_dtype",
+        "extra",
+        "vocabulary",
+        "threads",
+        "memory",
+        "allow_pickle",
+    }
+    with ProgressBar(enabled=progress) as bar:
+        found = api.probe(**{k: v for k, v in job.items() if k in shared}, progress=bar)
+    file.write_text(found.to_html(), encoding="utf-8")
 
 
 def show_report(report: MergeReport, *, as_json: bool, quiet: bool) -> None:
