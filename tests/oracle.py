@@ -15,10 +15,26 @@ def working(*arrays):
     return np.float64 if any(a.dtype == np.float64 for a in arrays) else np.float32
 
 
+def cast(values, dtype):
+    """One rounding to nearest even; ml_dtypes rounds float64 to BF16 by way of float32, which is two."""
+    with np.errstate(over="ignore"):
+        if values.dtype != np.float64 or dtype != BF16:
+            return values.astype(dtype)
+        near = values.astype(np.float32)
+    bits = np.atleast_1d(near).view(np.uint32).copy()
+    wide, exact = (
+        np.atleast_1d(values),
+        np.atleast_1d(near).astype(np.float64) == np.atleast_1d(values),
+    )
+    bits -= (np.abs(np.atleast_1d(near).astype(np.float64)) > np.abs(wide)).astype(np.uint32)
+    odd = np.where(exact, np.atleast_1d(near).view(np.uint32), bits | np.uint32(1))
+    return odd.view(np.float32).astype(BF16).reshape(values.shape)
+
+
 def changed(base, agent, epsilon=1e-5, mask="abs"):
     real = working(base, agent)
     if mask == "grid":
-        return agent.astype(base.dtype).astype(real) != base.astype(real)
+        return cast(agent, base.dtype).astype(real) != base.astype(real)
     bound = real(epsilon if mask == "abs" else 0)
     return np.abs(agent.astype(real) - base.astype(real)) > bound
 
@@ -89,8 +105,7 @@ def merge_tensor(base, agents, lams, *, weights=None, shared="mean", gamma=0.5, 
         own = t if scale == 1 else (x + scale * (t - x)).astype(real)
         y = np.where(m & (c == 1), own, y)
     y = np.where((c == 0) | (y == x), x, y)
-    with np.errstate(over="ignore"):
-        return y.astype(out or base.dtype)
+    return cast(y, out or base.dtype)
 
 
 def merge(

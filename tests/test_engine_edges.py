@@ -292,3 +292,13 @@ def test_effective_lambda_and_losses_are_measured_after_rounding(dtype):
         records = outcome.records.values()
         assert math.isclose(math.fsum(r.moved[t] for r in records), top, rel_tol=1e-12)
         assert math.isclose(math.fsum(r.squared[t] for r in records), bottom, rel_tol=1e-12)
+
+
+def test_float64_is_rounded_to_bf16_once_not_by_way_of_float32():
+    """A value just below the midpoint of two BF16 numbers, which float32 would round onto the midpoint."""
+    low, high = 4.696846008300781e-05, 4.7206878662109375e-05
+    below = (low + high) / 2 - 1e-13
+    assert np.float32(below).astype(np.float64) == (low + high) / 2
+    base, agent = {"w": np.array([0.0], BF16)}, {"w": np.array([below], np.float64)}
+    got, _, _ = run(base, [agent], "ram")
+    assert float(got["w"][0]) == low
