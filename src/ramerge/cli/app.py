@@ -43,10 +43,6 @@ COMMANDS = {
     ),
     "probe": Entry("ramerge.cli.probe", "probe", "Measure what training changed, agent by agent"),
     "doctor": Entry("ramerge.cli.doctor", "doctor", "Check that agents are what they claim to be"),
-    "delta": Entry("ramerge.cli.delta", "app", "Pack an agent as its difference from the base"),
-    "sweep": Entry("ramerge.cli.sweep", "sweep", "Merge and evaluate a grid of settings"),
-    "evaluate": Entry("ramerge.cli.evaluate", "evaluate", "Score models on a suite of tasks"),
-    "compare": Entry("ramerge.cli.compare", "compare", "Compare evaluated models, with intervals"),
     "fisher": Entry(
         "ramerge.cli.fisher", "fisher", "Estimate the Fisher information that `fisher` merges by"
     ),

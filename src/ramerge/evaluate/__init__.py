@@ -1,1 +1,0 @@
-"""Scores of models on task suites, through any OpenAI-compatible endpoint."""
