@@ -8,6 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import ml_dtypes
+import numpy as np
+
 
 def ramerge(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """`python -m ramerge ARGUMENTS`, its output as text."""
@@ -37,3 +40,25 @@ def write_bf16(path: Path, **tensors) -> None:
     text += b" " * (-len(text) % 8)
     data = b"".join(bits.tobytes() for _, bits in tensors.values())
     path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def bf16_values(directory: Path) -> np.ndarray:
+    """All elements of a model's only BF16 file, as float32."""
+    raw = (directory / "model.safetensors").read_bytes()
+    start = 8 + int.from_bytes(raw[:8], "little")
+    return np.frombuffer(raw[start:], ml_dtypes.bfloat16).astype(np.float32)
+
+
+def expected_row(models: dict[str, Path], name: str, r: float = 0.1) -> list[str]:
+    """What a RAM+ report must say of an agent, counted here: changed, unique, shared, ρ and λ as text."""
+    base = bf16_values(models["base"])
+    changed = {
+        agent: np.abs(bf16_values(path) - base) > np.float32(1e-5)
+        for agent, path in models.items()
+        if agent != "base"
+    }
+    mine, by = changed[name], sum(mask.astype(int) for mask in changed.values())
+    unique, shared = int((mine & (by == 1)).sum()), int((mine & (by >= 2)).sum())
+    shares = [f"{100 * count / base.size:.1f} %" for count in (unique + shared, unique, shared)]
+    rho = shared / unique
+    return [*shares, f"{rho:.3g}", f"{1 + r * min(rho, 1):.3f}"]

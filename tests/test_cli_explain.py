@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
+from helpers_cli import expected_row
 from ramerge.cli.app import run
 from ramerge.demo import write_demo_set
 
@@ -40,11 +42,17 @@ def merged(tmp_path_factory):
 
 def test_it_names_method_inputs_and_every_agent_s_numbers(merged, capsys):
     assert run(["explain", str(merged)]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    printed = capsys.readouterr().out.splitlines()
+    lines = [line.split() for line in printed]
     assert ["ram_plus", "by", "ramerge", "0.1.0"] in lines
     assert ["r", "0.2"] in lines
-    (row,) = [line for line in lines if line[:2] == ["tools", "BF16"]]
-    assert row[2:] == ["45.0", "%", "20.7", "%", "1.179", "1.2", row[-1]]
+    (row,) = [line for line in printed if line.strip().startswith("tools   BF16")]
+    models = {p.name: p for p in (merged.parent / "demo").iterdir() if p.is_dir()}
+    changed, unique, _, rho, lam = expected_row(models, "tools", r=0.2)
+    cells = re.split(r"  +", row.strip())
+    assert cells[2:4] == [changed, unique]
+    assert float(cells[4]) == pytest.approx(float(rho), rel=5e-3)
+    assert float(cells[5]) == pytest.approx(float(lam), abs=1e-3)
     manifest = json.loads((merged / "ramerge_manifest.json").read_text())
     digest = manifest["inputs"][0]["files"][0]["sha256"]
     assert ["base", "base", "base", "1", "file(s)", "sha256", f"{digest[:12]}..."] in lines
