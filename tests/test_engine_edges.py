@@ -302,3 +302,13 @@ def test_float64_is_rounded_to_bf16_once_not_by_way_of_float32():
     base, agent = {"w": np.array([0.0], BF16)}, {"w": np.array([below], np.float64)}
     got, _, _ = run(base, [agent], "ram")
     assert float(got["w"][0]) == low
+
+
+def test_fisher_in_memory_is_refused_by_name():
+    import ramerge
+
+    base, agents = three()
+    with pytest.raises(ConfigError, match="`fisher` reads files beside the agents"):
+        ramerge.merge_state_dicts(
+            base, agents, method="fisher", parameters={"fisher": "x.safetensors"}
+        )

@@ -358,6 +358,11 @@ def merge_state_dicts(
         parameters=parameters,
         preset=preset,
     )
+    if find(job.method)[0].auxiliary is not None:
+        raise ConfigError(
+            f"`{job.method}` reads files beside the agents",
+            hint="merge model directories with `merge`",
+        )
     models = {name: MemoryCheckpoint(tensors, name) for name, tensors in named.items()}
     made = build(job, find(job.method)[0], MemoryCheckpoint(base, "base"), models)
     sink = MemorySink(made.layout.specs())
