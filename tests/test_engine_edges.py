@@ -312,3 +312,10 @@ def test_fisher_in_memory_is_refused_by_name():
         ramerge.merge_state_dicts(
             base, agents, method="fisher", parameters={"fisher": "x.safetensors"}
         )
+
+
+def test_changes_that_cancel_are_not_lost_to_rounding():
+    base = {"w": np.zeros(4, np.float32)}
+    up, down = np.array([1, 1, 0, 0], np.float32), np.array([-1, 0, 0, 0], np.float32)
+    _, outcome, _ = run(base, [{"w": up}, {"w": down}], "ram")
+    assert outcome.records["w"].tallies[0] == (2, 0)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from ramerge import summary
 from ramerge._errors import ConfigError, MergeError, ProblemsError, nearest, raise_problems
@@ -125,6 +125,11 @@ def planned(
 ) -> Iterator[tuple[Plan, Inputs, list[Path]]]:
     """Open all inputs and plan; yields the plan and the input directories. All problems are raised together."""
     method, _ = find(job.method)
+    for name, value, known in (("extra", extra, Extra), ("vocabulary", vocabulary, Vocabulary)):
+        if value not in get_args(known):
+            raise ConfigError(
+                f"`{name}` is {value!r}, which is none of {', '.join(get_args(known))}"
+            )
     problems: list[MergeError] = []
     with ExitStack() as stack:
 

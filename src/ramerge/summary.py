@@ -166,9 +166,9 @@ def notes(plan: Plan, outcome: Outcome, summaries: Sequence[AgentSummary]) -> tu
     seen, lost = _tally(outcome, plan, 0)
     if seen and lost / seen > 0.001:
         dtypes = sorted({t.output.dtype.name for t in plan.merged})
+        keep = "" if dtypes == ["F32"] else "; `out_dtype: float32` keeps them"
         found.append(
-            f"{lost / seen:.2%} of changed elements were lost to rounding to {'/'.join(dtypes)}"
-            " (from a sample); `out_dtype: float32` keeps them"
+            f"{lost / seen:.2%} of changed elements were lost to rounding to {'/'.join(dtypes)} (from a sample){keep}"
         )
     return tuple(found)
 

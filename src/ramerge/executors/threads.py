@@ -15,7 +15,7 @@ T = TypeVar("T")
 W = TypeVar("W")
 R = TypeVar("R")
 
-AHEAD = 64  # results that may wait for a slow predecessor, per thread
+AHEAD = 256  # results that may wait for a slow predecessor, per thread
 
 
 def run(

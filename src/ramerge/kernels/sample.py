@@ -58,7 +58,8 @@ def diagnose(
         out_code: its dtype.
         scratch: a `kernels.fuse.Scratch`.
         sums: float64 ``[2, N]``: over t's unique elements, ⟨merged - base, τ⟩ and ⟨τ, τ⟩ are added.
-        tallies: int64 ``[1 + N, 2]``: changed elements, and those that came out as the base; row 0 of any agent,
+        tallies: int64 ``[1 + N, 2]``: changed elements, and those that came out as the base although they do not
+            cancel; row 0 of any agent,
             row 1 + t of agent t.
     """
     x, theta, pattern, y, stored = (
@@ -89,7 +90,11 @@ def diagnose(
     decode(room, out_code, 0, k, stored)
     for i in range(k):
         if pattern[i] != np.uint32(0):
-            lost = np.int64(y[i] == stored[i])
+            moved = 0.0
+            for t in range(sums.shape[1]):
+                if pattern[i] >> np.uint32(t) & np.uint32(1):
+                    moved += np.float64(theta[t, i]) - np.float64(x[i])
+            lost = np.int64(y[i] == stored[i] and moved != 0.0)  # changes that cancel are not lost
             tallies[0, 0] += 1
             tallies[0, 1] += lost
             for t in range(sums.shape[1]):
