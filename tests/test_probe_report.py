@@ -307,6 +307,37 @@ def test_doctor_says_when_little_is_unique(models, tmp_path):
     assert [f.code for f in findings if f.severity == "warning"] == ["dense"]
 
 
+def test_doctor_sees_an_adapter_that_was_not_read(models, tmp_path):
+    agent = tmp_path / "agent"
+    shutil.copytree(models[1]["coder"], agent)
+    assert [f.code for f in ramerge.doctor(base=models[0], agents={"coder": agent})] == ["derived"]
+    (agent / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    (found,) = ramerge.doctor(base=models[0], agents={"coder": agent})
+    assert (found.severity, found.code) == ("warning", "adapter-beside")
+    assert "adapter_config.json" in found.evidence
+
+
+def test_doctor_knows_an_adapter_that_was_read(models, tmp_path, monkeypatch):
+    name = next(n for n in sorted(read_tensors(models[0])) if n.endswith("q_proj.weight"))
+    rows, columns = read_tensors(models[0])[name].shape
+    module = f"base_model.model.{name.removesuffix('.weight')}"
+    noise = np.random.default_rng(0)
+    tensors = {
+        f"{module}.lora_A.weight": noise.normal(size=(2, columns)).astype(np.float32) * 0.05,
+        f"{module}.lora_B.weight": noise.normal(size=(rows, 2)).astype(np.float32) * 0.05,
+    }
+    write_tensors(tmp_path / "adapter", tensors)
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["q_proj"]}
+    weights = next((tmp_path / "adapter").glob("*.safetensors"))
+    weights.rename(weights.with_name("adapter_model.safetensors"))
+    (tmp_path / "adapter" / "config.json").unlink(missing_ok=True)
+    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps(config))
+    monkeypatch.chdir(tmp_path)
+    for source in (tmp_path / "adapter", "./adapter", f"{models[0]}+./adapter"):
+        found = ramerge.doctor(base=models[0], agents={"lora": source})
+        assert [f.code for f in found] == ["derived"], source
+
+
 def test_commands(models, tmp_path):
     import typer
 

@@ -14,6 +14,8 @@ from typing import Literal
 
 from ramerge._errors import MergeError, ProblemsError
 from ramerge._types import Json
+from ramerge.checkpoint.base import Checkpoint
+from ramerge.checkpoint.lora_config import CONFIG as ADAPTER
 from ramerge.planning import Plan
 from ramerge.probes.measure import MASKS, Measures, total
 
@@ -67,6 +69,7 @@ def examine(plan: Plan, records: Mapping[str, Measures]) -> list[Finding]:
     whole = total(1, list(records.values()))
     found = [Finding("warning", agent, "note", text) for text in plan.warnings]
     found += [Finding("warning", agent, "note", text) for text in plan.decisions]
+    found += _unread_adapter(agent, plan.agents[0])
     elements = whole.overlap.elements
     exact, density = (
         int(whole.masks[0, MASKS.index("exact")]),
@@ -107,6 +110,20 @@ def examine(plan: Plan, records: Mapping[str, Measures]) -> list[Finding]:
         evidence = f"derived from the base (relative norm {relative:.2g}), density {density:.1%}"
         found.append(Finding("ok", agent, "derived", evidence))
     return found
+
+
+def _unread_adapter(name: str, agent: Checkpoint) -> list[Finding]:
+    """An adapter beside full weights is not read: the agent is then perhaps less trained than its owner thinks."""
+    beside = agent.directory and agent.directory / ADAPTER
+    if beside is None or not beside.is_file():
+        return []
+    if any(
+        file.path.resolve() == beside.resolve() for file in agent.files()
+    ):  # the agent is the adapter
+        return []
+    evidence = f"`{ADAPTER}` lies beside full weights; only the full weights were read"
+    hint = "if the adapter was not folded into them, fold it in, or keep it in a directory of its own: MODEL+ADAPTER"
+    return [Finding("warning", name, "adapter-beside", evidence, hint)]
 
 
 def _cosine_of_values(whole: Measures) -> float:
