@@ -97,6 +97,7 @@ def _maps(data: Json) -> list[tuple[str, str]]:
     modules = list(dict.fromkeys(p["module"] for p in places))
     columns = ["–" if layer is None else str(layer) for layer in layers]
     by_place = {(p["layer"], p["module"]): p for p in places}
+    most = max((a["density"] for p in places for a in p["agents"]), default=0) or 1
     charts = []
     for t, agent in enumerate(data["agents"]):
         values = [
@@ -109,5 +110,7 @@ def _maps(data: Json) -> list[tuple[str, str]]:
             for module in modules
         ]
         label = f"density of {agent['name']} by module and layer"
-        charts.append((agent["name"], svg.heat_map(columns, modules, values, label, "changed")))
+        charts.append(
+            (agent["name"], svg.heat_map(columns, modules, values, label, "changed", most))
+        )
     return charts

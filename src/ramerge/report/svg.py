@@ -86,10 +86,10 @@ def heat_map(
     values: Sequence[Sequence[float | None]],
     label: str,
     what: str,
+    most: float,
 ) -> str:
-    """Cells shaded from nothing to the largest value; hover says the number."""
+    """Cells shaded from nothing to ``most``, which all maps of a page share; hover says the number."""
     left, cell, head = 160, 22, 20 + 7 * max((len(c) for c in columns), default=1)
-    most = max((v for line in values for v in line if v is not None), default=0) or 1
     body = []
     for j, column in enumerate(columns):
         x = left + j * cell + cell / 2
