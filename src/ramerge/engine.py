@@ -28,8 +28,8 @@ from ramerge.kernels import codec, fuse, limits, sample
 from ramerge.methods import rules
 from ramerge.methods.base import Context, Method, keywords
 from ramerge.planning import CHUNK, Plan, TensorPlan
-from ramerge.probes.measure import ChunkMeasures, Measures, join
-from ramerge.probes.measure import measure as measure_chunk
+from ramerge.probes import measure as measures
+from ramerge.probes.measure import ChunkMeasures, Measures, extend, nothing
 from ramerge.probes.overlap import Overlap
 from ramerge.records import ChunkRecord, Outcome, TensorRecord, fold
 
@@ -223,20 +223,32 @@ def measure(
 
     def work(worker: Worker, task: Task) -> ChunkMeasures:
         worker.read(task)
-        overlap = count(worker, task)
-        out_code = codec.CODES[task.tensor.output.dtype]
-        return measure_chunk(worker, overlap, bound=bound, out_code=out_code)
+        return measure_chunk(worker, task, bound)
 
     records: dict[str, Measures] = {}
-    pending: list[ChunkMeasures] = []
-    for task, record in stream(
+    record = empty = nothing(len(plan.agents))
+    for task, found in stream(
         plan, plan.merged, work, run=run, chunk=chunk, progress=progress, phase="probe"
     ):
-        pending.append(record)
+        record = extend(record, found)
         if task.last:
-            records[task.tensor.name] = join(len(plan.agents), pending)
-            pending = []
+            records[task.tensor.name], record = record, empty
     return records
+
+
+def measure_chunk(worker: Worker, task: Task, bound: float) -> ChunkMeasures:
+    """Statistics of the chunk in the worker's buffers."""
+    out_code = codec.CODES[task.tensor.output.dtype]
+    found: Any = None
+
+    def run() -> tuple[int, I64]:
+        nonlocal found
+        table = _table(worker)
+        flags, *found = measures.measure(worker, table, bound=bound, out_code=out_code)
+        return flags, table
+
+    table = numeric.settle(worker, task, run, None)
+    return ChunkMeasures(_overlap(worker, table), *found)
 
 
 def count(worker: Worker, task: Task) -> Overlap:
