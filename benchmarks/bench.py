@@ -287,7 +287,7 @@ def bench_set(name: str, arguments: argparse.Namespace, mergekit: Path | None) -
     passes = {
         entry: json.loads(runs[0].output)["passes"]
         for entry, runs in costs.items()
-        if "ramerge" in entry
+        if entry.startswith("ramerge") and entry != "ramerge probe"
     }
     state = f"{'cold' if arguments.cold else 'warm'} page cache, median of {arguments.rounds}"
     return [
