@@ -8,8 +8,8 @@ import pytest
 
 from helpers_reading import model, read_all
 from ramerge._types import DType
-from ramerge.checkpoint.harmonise import harmonise
 from ramerge.checkpoint.open import open_checkpoint
+from ramerge.checkpoint.views.harmonise import harmonise
 
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 RNG = np.random.default_rng(2)

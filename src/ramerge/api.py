@@ -11,15 +11,15 @@ from typing import Any
 
 from ramerge import engine, session, summary
 from ramerge._errors import ConfigError, MergeError
-from ramerge.checkpoint.card import model_card
 from ramerge.checkpoint.files import public_source
-from ramerge.checkpoint.harmonise import Extra, Vocabulary
-from ramerge.checkpoint.manifest import manifest_bytes
 from ramerge.checkpoint.memory import MemoryCheckpoint, MemorySink
 from ramerge.checkpoint.open import open_checkpoint
-from ramerge.checkpoint.staging import Staging
-from ramerge.checkpoint.target import check_output, preflight
-from ramerge.checkpoint.verify import VerifyReport, verify
+from ramerge.checkpoint.output.card import model_card
+from ramerge.checkpoint.output.manifest import manifest_bytes
+from ramerge.checkpoint.output.staging import Staging
+from ramerge.checkpoint.output.target import check_output, preflight
+from ramerge.checkpoint.output.verify import VerifyReport, verify
+from ramerge.checkpoint.views.harmonise import Extra, Vocabulary
 from ramerge.chunks import Progress
 from ramerge.config.canonical import to_yaml
 from ramerge.config.job import Job

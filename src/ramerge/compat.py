@@ -41,7 +41,7 @@ def listing(names: Sequence[str]) -> str:
 
 
 def pair(base: Checkpoint, agents: Mapping[str, Checkpoint]) -> Pairing:
-    """Find every base tensor in every agent of harmonised models (`checkpoint.harmonise`).
+    """Find every base tensor in every agent of harmonised models (`checkpoint.views.harmonise`).
 
     Args:
         base: the base.

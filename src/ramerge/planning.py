@@ -16,12 +16,12 @@ from ramerge import compat
 from ramerge._errors import ConfigError, IncompatibleError, MergeError, raise_problems
 from ramerge._types import DType, Json, TensorSpec
 from ramerge.checkpoint.base import Checkpoint, Layout, Notice
-from ramerge.checkpoint.configs import Findings, check_configs
 from ramerge.checkpoint.facts import block_of, is_buffer, module_of
-from ramerge.checkpoint.harmonise import Extra, Vocabulary, harmonise
-from ramerge.checkpoint.layout import plan_layout
-from ramerge.checkpoint.sidefiles import generation_config_problems
-from ramerge.checkpoint.tokens import check_tokens
+from ramerge.checkpoint.output.configs import Findings, check_configs
+from ramerge.checkpoint.output.layout import plan_layout
+from ramerge.checkpoint.output.sidefiles import generation_config_problems
+from ramerge.checkpoint.tokenizer.tokens import check_tokens
+from ramerge.checkpoint.views.harmonise import Extra, Vocabulary, harmonise
 from ramerge.compat import TiedHead
 from ramerge.config import resolve
 from ramerge.config.inputs import Inputs
@@ -178,7 +178,7 @@ def build(
         base: the opened base (the first agent, for methods that need none).
         agents: opened agents by name, in config order.
         auxiliary: opened extra weights by agent (Fisher).
-        extra: what becomes of tensors that not all models have (`checkpoint.harmonise`).
+        extra: what becomes of tensors that not all models have (`checkpoint.views.harmonise`).
         vocabulary: what becomes of embeddings of unequal length.
 
     Raises:

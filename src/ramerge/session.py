@@ -14,10 +14,10 @@ from ramerge import summary
 from ramerge._errors import ConfigError, MergeError, ProblemsError, nearest, raise_problems
 from ramerge.checkpoint.base import Checkpoint
 from ramerge.checkpoint.files import public_source
-from ramerge.checkpoint.harmonise import Extra, Vocabulary
-from ramerge.checkpoint.hashing import InputHashes
 from ramerge.checkpoint.open import open_checkpoint
-from ramerge.checkpoint.sidefiles import config_for_output, config_with, side_files
+from ramerge.checkpoint.output.hashing import InputHashes
+from ramerge.checkpoint.output.sidefiles import config_for_output, config_with, side_files
+from ramerge.checkpoint.views.harmonise import Extra, Vocabulary
 from ramerge.config import flags, mergekit
 from ramerge.config.canonical import to_yaml
 from ramerge.config.inputs import Inputs, prepare

@@ -14,8 +14,8 @@ from typing import Literal
 
 from ramerge._errors import MergeError, ProblemsError
 from ramerge._types import Json
+from ramerge.checkpoint.adapters.lora_config import CONFIG as ADAPTER
 from ramerge.checkpoint.base import Checkpoint
-from ramerge.checkpoint.lora_config import CONFIG as ADAPTER
 from ramerge.planning import Plan
 from ramerge.probes.measure import MASKS, Measures, total
 

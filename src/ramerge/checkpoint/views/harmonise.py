@@ -18,8 +18,8 @@ from ramerge._types import TensorSpec
 from ramerge.checkpoint.base import Checkpoint
 from ramerge.checkpoint.facts import is_buffer, is_tied, is_vocabulary_tensor, tied_head
 from ramerge.checkpoint.files import shown
-from ramerge.checkpoint.layouts import renamed
-from ramerge.checkpoint.patched import Patch, PatchedCheckpoint, Segment, alias, patch
+from ramerge.checkpoint.views.layouts import renamed
+from ramerge.checkpoint.views.patched import Patch, PatchedCheckpoint, Segment, alias, patch
 
 Extra = Literal["error", "drop", "base", "keep"]
 Vocabulary = Literal["error", "base", "min", "union"]

@@ -13,10 +13,10 @@ from typing import Any
 
 from ramerge._errors import CorruptInputError, IncompatibleError, MergeError
 from ramerge.checkpoint.base import Checkpoint, Notice
-from ramerge.checkpoint.configs import Findings
 from ramerge.checkpoint.facts import is_vocabulary_tensor, text_config
 from ramerge.checkpoint.files import json_object, read_small, resolve_inside, shown
-from ramerge.checkpoint.tokenizer_json import read_tokenizer
+from ramerge.checkpoint.output.configs import Findings
+from ramerge.checkpoint.tokenizer.tokenizer_json import read_tokenizer
 
 _SHOWN = 5
 _SPECIAL = ("bos_token", "eos_token", "pad_token")
