@@ -11,6 +11,7 @@ from typing import Any
 
 from ramerge import engine, session, summary
 from ramerge._errors import ConfigError, MergeError
+from ramerge.checkpoint.base import OutputFile
 from ramerge.checkpoint.files import public_source
 from ramerge.checkpoint.memory import MemoryCheckpoint, MemorySink
 from ramerge.checkpoint.open import open_checkpoint
@@ -26,6 +27,7 @@ from ramerge.config.job import Job
 from ramerge.executors import threads as executor
 from ramerge.methods.registry import find
 from ramerge.planning import Plan, build
+from ramerge.records import Outcome
 from ramerge.report.dilution import dilute
 from ramerge.report.health import Finding, examine, from_error
 from ramerge.report.probe import ProbeReport
@@ -116,27 +118,12 @@ def merge(
             plan, ready, allow_remote_code=allow_remote_code, tokenizer_from=tokenizer_from
         )
         plan = replace(plan, decisions=(*plan.decisions, *left_out))
+        beside = sum(len(f) if isinstance(f, bytes) else f.stat().st_size for f in files.values())
         with Staging.open(
-            target,
-            plan.layout,
-            plan.fingerprint(),
-            overwrite=overwrite,
-            resume=resume,
-            inputs=inputs,
-            side_bytes=sum(
-                len(f) if isinstance(f, bytes) else f.stat().st_size for f in files.values()
-            ),
-        ) as staging:
-            hashes = session.input_hashes(plan, staging.finished)
-            run = partial(
-                executor.run,
-                threads=1 if plan.method.rule is None else count,
-                on_error=hashes.abort,
-            )
-            outcome = engine.merge(
-                plan, staging, run=run, chunk=chunk, observe=hashes, progress=progress
-            )
-            digests = hashes.finish()
+            target, plan.layout, plan.fingerprint(),
+            overwrite=overwrite, resume=resume, inputs=inputs, side_bytes=beside,
+        ) as staging:  # fmt: skip
+            outcome, digests = _fill(plan, staging, count, chunk, progress)
             files["ramerge_config.yml"] = to_yaml(job, source=public_source).encode()
             files["README.md"] = model_card(session.card_facts(plan, outcome)).encode()
             written = staging.commit(files, lambda output, tensors: manifest_bytes(
@@ -145,6 +132,19 @@ def merge(
     return summary.report(
         plan, outcome, seconds=time.monotonic() - began, output=target, files=written
     )
+
+
+def _fill(
+    plan: Plan, staging: Staging, threads: int, chunk: int, progress: Progress | None
+) -> tuple[Outcome, list[tuple[OutputFile, ...]]]:
+    """Merge into a staging directory, and hash the inputs while they are read."""
+    hashes = session.input_hashes(plan, staging.finished)
+    count = (
+        1 if plan.method.rule is None else threads
+    )  # whole tensors: one at a time is memory enough
+    run = partial(executor.run, threads=count, on_error=hashes.abort)
+    outcome = engine.merge(plan, staging, run=run, chunk=chunk, observe=hashes, progress=progress)
+    return outcome, hashes.finish()
 
 
 def plan(
