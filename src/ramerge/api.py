@@ -117,7 +117,7 @@ def merge(
         files, left_out = session.side_content(
             plan, ready, allow_remote_code=allow_remote_code, tokenizer_from=tokenizer_from
         )
-        plan = replace(plan, decisions=(*plan.decisions, *left_out))
+        plan = replace(plan, notices=(*plan.notices, *left_out))
         beside = sum(len(f) if isinstance(f, bytes) else f.stat().st_size for f in files.values())
         with Staging.open(
             target, plan.layout, plan.fingerprint(),
