@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ramerge import compat
 from ramerge._errors import ConfigError, IncompatibleError, MergeError, raise_problems
 from ramerge._types import DType, Json, TensorSpec
+from ramerge.checkpoint.adapters.unread import unread_adapters
 from ramerge.checkpoint.base import Checkpoint, Layout, Notice
 from ramerge.checkpoint.facts import block_of, is_buffer, module_of
 from ramerge.checkpoint.output.configs import Findings, check_configs
@@ -93,6 +94,9 @@ class Plan:
     config_vocabulary: int | None = None  # the vocabulary size that it must give; None leaves it
     decisions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    codes: Mapping[str, str] = field(
+        default_factory=dict
+    )  # of decisions and warnings that have one
 
     @property
     def epsilon(self) -> float:
@@ -205,7 +209,8 @@ def plan(
         for name in agents
         if name not in active
     ]
-    decisions += [notice.message for notice in _notices(inputs)]
+    notices = _notices(inputs)
+    decisions += [notice.message for notice in notices]
     merged = {n: agents[n] for n in active}
     findings = _side_findings(job, base, merged)
     harmony = harmonise(base, merged, extra=extra, vocabulary=vocabulary)
@@ -219,6 +224,8 @@ def plan(
         for name, specs in pairing.specs.items()
     )
     _say_copied(decisions, tensors)
+    said = [notice for f in findings for notice in f.notices]
+    dtypes = compat.dtype_warnings(base, job_agents)
     return Plan(
         job=job,
         method=method,
@@ -239,9 +246,11 @@ def plan(
         warnings=(
             *job.notes,
             *_unused(job, base),
-            *(notice.message for f in findings for notice in f.notices),
-            *compat.dtype_warnings(base, job_agents),
+            *(notice.message for notice in said),
+            *dtypes,
         ),
+        codes={n.message: n.code for n in (*notices, *said)}
+        | dict.fromkeys(dtypes, "dtype-differs"),
     )
 
 
@@ -253,7 +262,8 @@ def _side_findings(job: Job, base: Checkpoint, agents: Mapping[str, Checkpoint])
     if job.tokenizer is not None or job.slices:
         return []
     found = [check(base, agents) for check in (check_configs, check_tokens)]
-    return [*found, Findings((), generation_config_problems(base.directory))]
+    beside = (*generation_config_problems(base.directory), *unread_adapters(agents))
+    return [*found, Findings((), beside)]
 
 
 def _notices(inputs: Inputs) -> list[Notice]:

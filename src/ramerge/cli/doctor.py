@@ -8,7 +8,7 @@ from ramerge.cli import options as opt
 from ramerge.cli.progress import ProgressBar
 from ramerge.cli.render import coloured, emit_json
 
-_COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
+_COLOURS = {"ok": "green", "note": "blue", "warning": "yellow", "error": "red"}
 
 
 def doctor(
@@ -42,7 +42,7 @@ def doctor(
                 continue
             word = f.severity.ljust(8)
             word = typer.style(word, fg=_COLOURS[f.severity]) if coloured(sys.stdout) else word
-            typer.echo(f"{word} {f.model.ljust(width)}  {f.evidence}")
+            typer.echo(f"{word} {f.model.ljust(width)}  {f.code}: {f.evidence}")
             if f.hint:
                 typer.echo(f"{' ' * (10 + width)} hint: {f.hint}")
     if any(f.severity == "error" for f in findings):
