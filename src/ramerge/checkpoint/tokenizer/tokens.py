@@ -266,7 +266,7 @@ def _line(line: str | None, other: str | None) -> str:
     """A line from shortly before the place where it leaves the other."""
     if line is None:
         return "absent"
-    same = len(commonprefix([line, other or ""]))
+    same = len(commonprefix([line, other or ""]))  # noqa: RUF071 (letters are what is wanted)
     start = max(0, same - 20)
     piece = line[start : same + 40]
     return shown(("…" if start else "") + piece + ("…" if same + 40 < len(line) else ""))
