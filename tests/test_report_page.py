@@ -59,6 +59,22 @@ def test_every_pair_stands_in_every_matrix(eight, n):
             assert f"{a} and {b}: cosine of task vectors {cosine}" in html
 
 
+def test_masks_that_agree_are_one_bar_and_others_are_named(eight):
+    data = some(eight, 2)
+    first, second = (a["density_by_mask"] for a in data["agents"])
+    first |= dict.fromkeys(first, 0.5)
+    second |= {"abs": 0.25, "exact": 0.5, "grid": 0.125}
+    html = page(data)
+    assert html.count("all 50.0 %</text>") == 1
+    for text in ("abs 25.0 %", "exact 50.0 %", "grid 12.5 %"):
+        assert html.count(f"{text}</text>") == 1
+
+
+def test_long_names_are_cut_beside_charts_and_whole_where_one_hovers(eight):
+    html = page(some(eight, 3))
+    assert ">memory-agent-wi…<title>memory-agent-with-a-long-name</title>" in html
+
+
 def test_every_intersection_is_drawn(eight):
     html = page(eight)
     assert len(eight["intersections"]) > 100

@@ -30,7 +30,6 @@ from ramerge.planning import Plan, build
 from ramerge.records import Outcome
 from ramerge.report.dilution import dilute
 from ramerge.report.health import Finding, examine, from_error
-from ramerge.report.hints import HINTS
 from ramerge.report.probe import ProbeReport
 from ramerge.report.probe import build as build_report
 from ramerge.summary import MergeReport
@@ -118,7 +117,7 @@ def merge(
         files, left_out = session.side_content(
             plan, ready, allow_remote_code=allow_remote_code, tokenizer_from=tokenizer_from
         )
-        plan = replace(plan, decisions=(*plan.decisions, *left_out))
+        plan = replace(plan, notices=(*plan.notices, *left_out))
         beside = sum(len(f) if isinstance(f, bytes) else f.stat().st_size for f in files.values())
         with Staging.open(
             target, plan.layout, plan.fingerprint(),
@@ -298,7 +297,7 @@ def doctor(
     except MergeError as error:
         raise_problems(session.named("the base", job.base, error))
     findings = [
-        Finding("error", "base", "identical", note, HINTS["identical"])
+        Finding("error", "base", "identical", note, "leave it out")
         for note in job.notes
         if note == session.SELF
     ]

@@ -86,7 +86,7 @@ def _charts(data: Json) -> dict[str, str]:
     masks = [
         ("" if m else a["name"], share, f"{mask} {svg.percent(share)}", colour(t))
         for t, a in enumerate(agents)
-        for m, (mask, share) in enumerate(a["density_by_mask"].items())
+        for m, (mask, share) in enumerate(_by_mask(a))
     ]
     lines = [
         (a["name"], [(m["log10"], m["elements"]) for m in a["magnitudes"]], colour(t))
@@ -97,8 +97,18 @@ def _charts(data: Json) -> dict[str, str]:
         "more_overlap": _overlap(data, FIRST_INTERSECTIONS, None),
         "masks": svg.bars(masks, "density of each agent under each mask"),
         "magnitudes": svg.histogram(lines, "changed elements by magnitude of the change"),
-        "map_scale": cells.scale([(0, "0 %"), (1, svg.percent(_densest(data)))], "density"),
+        "map_scale": cells.scale(
+            [(0, "0 %"), (0.5, svg.percent(_densest(data) / 4)), (1, svg.percent(_densest(data)))],
+            "density",
+        ),
     }
+
+
+def _by_mask(agent: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """Densities by mask; one for all where they are the same."""
+    shares: dict[str, float] = agent["density_by_mask"]
+    same = len(set(shares.values())) == 1
+    return [("all", next(iter(shares.values())))] if same else list(shares.items())
 
 
 def _overlap(data: Json, first: int, last: int | None) -> str:
@@ -125,7 +135,9 @@ def _maps(data: Json) -> list[tuple[str, str]]:
     modules = list(dict.fromkeys(p["module"] for p in places))
     columns = ["–" if layer is None else str(layer) for layer in layers]
     by_place = {(p["layer"], p["module"]): p for p in places}
-    shade = cells.Shade(lambda share: share / most, svg.percent)
+    shade = cells.Shade(
+        lambda share: math.sqrt(share / most), svg.percent
+    )  # sparse agents show too
     charts = []
     for t, agent in enumerate(data["agents"]):
         found = [[by_place.get((layer, module)) for layer in layers] for module in modules]

@@ -13,7 +13,7 @@ from html import escape
 
 ROW = 26  # pixels of a row of bars
 DOT = 22  # pixels between two agents' dots, and between two rows of them
-LONGEST = 72  # percent of the width that the longest bar takes; the rest is for its text
+LONGEST = 60  # percent of the width that the longest bar takes; the rest is for its text
 LETTER = 7.2  # pixels that a letter of a label takes, at most nearly
 
 

@@ -7,9 +7,8 @@ found before a byte is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
-from os.path import commonprefix
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from ramerge.checkpoint.base import Checkpoint, Notice
 from ramerge.checkpoint.facts import is_vocabulary_tensor, text_config
 from ramerge.checkpoint.files import json_object, read_small, resolve_inside, shown
 from ramerge.checkpoint.output.configs import Findings
-from ramerge.checkpoint.tokenizer.tokenizer_json import TokenizerJson, read_tokenizer
+from ramerge.checkpoint.tokenizer.tokenizer_json import read_tokenizer
 
 _SHOWN = 5
 _SPECIAL = ("bos_token", "eos_token", "pad_token")
@@ -37,24 +36,21 @@ def check_tokens(base: Checkpoint, agents: Mapping[str, Checkpoint]) -> Findings
     """
     problems: list[MergeError] = []
     notices: list[Notice] = []
-    read = read_tokenizer(base.directory)
-    ours = read.vocabulary if read else token_ids(base.directory)
+    ours = token_ids(base.directory)
     problems += _too_high(ours, base)
     special = special_ids(base, ours)
     notices += _disagreements("the base", special)
     notices += _two_templates("the base", base.directory)
     for name, agent in agents.items():
-        theirs = ours
-        if not _same_tokenizer(base, agent):
-            other = read_tokenizer(agent.directory)
-            theirs = other.vocabulary if other else token_ids(agent.directory)
-            notices += _other_merges(name, read, other)
+        theirs = ours if _same_tokenizer(base, agent) else token_ids(agent.directory)
         if theirs is not None and theirs is not ours:
             problems += _contradictions(name, ours, theirs)
             notices += _only_in_one(name, ours, theirs)
-        theirs_special = special_ids(agent, theirs)
-        notices += _disagreements(f"agent {shown(name)}", theirs_special)
-        notices += _other_specials(name, special, theirs_special)
+            notices += _other_merges(name, base.directory, agent.directory)
+        own = special_ids(agent, theirs)
+        if own != special:
+            notices += _disagreements(f"agent {shown(name)}", own)
+        notices += _other_specials(name, special, own)
         notices += _other_template(name, base.directory, agent.directory)
     return Findings(tuple(problems), tuple(notices))
 
@@ -117,33 +113,33 @@ def _only_in_one(
     agent: str, ours: Mapping[str, int] | None, theirs: Mapping[str, int]
 ) -> Iterable[Notice]:
     """Tokens that only the agent, or only the base has."""
-    here = ours or {}
-    new = sorted((i, t) for t, i in theirs.items() if ours is not None and t not in here)
-    lost = sorted((i, t) for t, i in here.items() if t not in theirs)
-    for code, some, text in (
-        ("tokens-added", new, f"agent {shown(agent)} has {len(new)} tokens that the base lacks"),
-        ("tokens-missing", lost, f"agent {shown(agent)} lacks {len(lost)} tokens of the base"),
-    ):
-        if some:
-            listed = ", ".join(f"{shown(t)} ({i})" for i, t in some[:_SHOWN])
-            yield Notice(code, f"{text}: {listed}", tuple(t for _, t in some))
+    if ours is None:
+        return
+    new = sorted((i, t) for t, i in theirs.items() if t not in ours)
+    lost = sorted((i, t) for t, i in ours.items() if t not in theirs)
+    if new:
+        text = f"agent {shown(agent)} has {len(new)} tokens that the base lacks: {_some(new)}"
+        yield Notice("tokens-added", text, tuple(t for _, t in new))
+    if lost:
+        text = f"agent {shown(agent)} lacks {len(lost)} tokens of the base: {_some(lost)}"
+        yield Notice("tokens-missing", text, tuple(t for _, t in lost))
 
 
-def _other_merges(
-    agent: str, ours: TokenizerJson | None, theirs: TokenizerJson | None
-) -> Iterable[Notice]:
-    """The first rule by which the agent's tokenizer joins pieces otherwise than the base's."""
-    if ours is None or theirs is None:
+def _some(tokens: Sequence[tuple[int, str]]) -> str:
+    return ", ".join(f"{shown(t)} ({i})" for i, t in tokens[:_SHOWN])
+
+
+def _other_merges(agent: str, ours: Path | None, theirs: Path | None) -> Iterable[Notice]:
+    """Merges of BPE tokenizers, whose order decides into which tokens a text falls."""
+    base, own = read_tokenizer(ours), read_tokenizer(theirs)
+    if base is None or own is None or base.merges == own.merges:
         return
-    here, there = ([" ".join(m) for m in x.merges] for x in (ours, theirs))
-    if here == there:
-        return
-    pairs = enumerate(zip_longest(here, there))
-    at, (a, b) = next((i, pair) for i, pair in pairs if pair[0] != pair[1])
-    text = (
-        f"the tokenizer of agent {shown(agent)} splits text otherwise than the base's: merge {at} is "
-        f"{shown(b) if b else 'absent'} not {shown(a) if a else 'absent'}"
+    at = next((i for i, (a, b) in enumerate(zip(own.merges, base.merges, strict=False)) if a != b),
+              min(len(own.merges), len(base.merges)))  # fmt: skip
+    there, here = (
+        shown(" ".join(m[at])) if at < len(m) else "none" for m in (own.merges, base.merges)
     )
+    text = f"the tokenizer of agent {shown(agent)} merges otherwise than the base's: merge {at} is {there}, not {here}"
     yield Notice("merges-differ", text)
 
 
@@ -254,22 +250,19 @@ def _other_template(agent: str, ours: Path | None, theirs: Path | None) -> Itera
     if own is None or own == base:
         return
     text = f"agent {shown(agent)} was trained with another chat template than the base's"
-    if base is not None:
-        lines = zip_longest(own.splitlines(keepends=True), base.splitlines(keepends=True))
-        differ = ((n, a, b) for n, (a, b) in enumerate(lines, 1) if a != b)
-        n, a, b = next(differ)
-        text += f": line {n} is {_line(a, b)} not {_line(b, a)}"
-    yield Notice("chat-template", text)
+    if base is None:
+        yield Notice("chat-template", f"{text}, which has none")
+        return
+    number, there, here = _first_difference(
+        own.splitlines(keepends=True), base.splitlines(keepends=True)
+    )
+    yield Notice("chat-template", f"{text}: line {number} is {shown(there)}, not {shown(here)}")
 
 
-def _line(line: str | None, other: str | None) -> str:
-    """A line from shortly before the place where it leaves the other."""
-    if line is None:
-        return "absent"
-    same = len(commonprefix([line, other or ""]))  # noqa: RUF071 (letters are what is wanted)
-    start = max(0, same - 20)
-    piece = line[start : same + 40]
-    return shown(("…" if start else "") + piece + ("…" if same + 40 < len(line) else ""))
+def _first_difference(theirs: Sequence[str], ours: Sequence[str]) -> tuple[int, str, str]:
+    """Number of the first line that differs, and both; lines past an end are empty."""
+    pairs = zip_longest(theirs, ours, fillvalue="")
+    return next(((i, a, b) for i, (a, b) in enumerate(pairs, 1) if a != b), (0, "", ""))
 
 
 # --- files -------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@
   document.addEventListener("pointerdown", hover);
   document.addEventListener("scroll", function () { tip.hidden = true; }, true);
   window.addEventListener("beforeprint", function () {
-    document.querySelectorAll("details").forEach(function (d) { d.open = true; });
+    document.querySelectorAll("#pairs details").forEach(function (d) { d.open = true; });
   });
   function save(name, type, text) {
     const link = document.createElement("a");
