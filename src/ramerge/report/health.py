@@ -51,6 +51,7 @@ HINTS = {  # by the codes of notices: what to do
     "other-dtype": "count with `mask: grid`, or store the agent as the base is stored",
     "prefix-stripped": "nothing to do: the trainer's wrapper left the prefix",
     "rows-adjusted": "check that the policy is what you mean",
+    "same-agent": "leave one of them out: what both changed counts as shared",
     "special-tokens": "a wrong end-of-sequence id never stops: correct generation_config.json of the base",
     "tensors-added": "the output has more tensors than the base: check that its config describes them",
     "tensors-left-out": "`extra: keep` adds them to the output",
