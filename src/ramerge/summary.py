@@ -141,17 +141,18 @@ def _lost(outcome: Outcome, plan: Plan, overlap: Overlap, agent: int | None = No
     return lost / changed if changed else None
 
 
+def settled(plan: Plan, summaries: Sequence[AgentSummary]) -> tuple[str, ...]:
+    """What the counts settled: λ that clipping has made the same for all agents."""
+    lams = [a.lam for a in summaries]
+    equal = len(lams) > 1 and len(set(lams)) == 1 and lams[0] not in {None, 1.0}
+    if not equal or plan.values.get("scope") != "model":
+        return ()
+    return (f"every ρ reaches alpha, so all agents have the same λ = {lams[0]:.4g}",)
+
+
 def notes(plan: Plan, outcome: Outcome, summaries: Sequence[AgentSummary]) -> tuple[str, ...]:
     """What the numbers say that a reader should not have to find out alone."""
     found = []
-    lams = [a.lam for a in summaries]
-    if (
-        len(lams) > 1
-        and len(set(lams)) == 1
-        and lams[0] not in {None, 1.0}
-        and plan.values.get("scope") == "model"
-    ):
-        found.append(f"every ρ reaches alpha, so all agents have the same λ = {lams[0]:.4g}")
     for a in summaries:
         if a.lam and a.lam_effective and (a.lam_effective - 1) < 0.5 * (a.lam - 1):
             found.append(
@@ -203,7 +204,7 @@ def report(
         output=output,
         files=tuple(files),
         tensors=len(plan.tensors),
-        decisions=plan.decisions,
+        decisions=(*plan.decisions, *settled(plan, summaries)),
         warnings=(*plan.warnings, *notes(plan, outcome, summaries)),
     )
 
