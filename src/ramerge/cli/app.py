@@ -140,4 +140,5 @@ def run(arguments: Sequence[str]) -> int:
         with command.make_context("ramerge", words) as context:
             command.invoke(context)
 
-    return guarded(invoke, debug=debug)
+    to_stdout = "--json" in words and (words[0] != "probe" or "-" in words)
+    return guarded(invoke, debug=debug, as_json=to_stdout)
