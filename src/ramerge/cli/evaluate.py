@@ -1,0 +1,207 @@
+"""`ramerge evaluate` and `ramerge compare`: score models on the paper's suites, and put runs side by side."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ramerge._errors import ConfigError, TaskFailuresError
+from ramerge.cli import options as opt
+from ramerge.cli.render import say
+
+if TYPE_CHECKING:
+    from ramerge.evaluate.report import EvaluationReport
+    from ramerge.evaluate.runner import Estimate, Step
+
+EVERY_TASKS = 50  # progress lines where nobody watches a terminal
+
+
+def evaluate(
+    *,
+    model: Annotated[
+        list[str],
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="NAME=URL|DIR",
+            help="Address ending in /v1, or model directory; repeatable.",
+        ),
+    ],
+    suite: Annotated[
+        str,
+        typer.Option(
+            "--suite", help="Comma-separated: coding, tool, memory, math, search, ifeval."
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", metavar="DIR", help="Answers and report; an unfinished run goes on here."
+        ),
+    ] = Path("evaluation"),
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="Rows of each data set.")
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option("--data", metavar="SET=FILE", help="A local data set; may be repeated."),
+    ] = None,
+    samples: Annotated[
+        int, typer.Option("--samples", min=1, help="Answers per coding problem.")
+    ] = 4,
+    tool_format: Annotated[
+        str,
+        typer.Option(
+            "--tool-format", help="prompt (BFCL's own), template (the model's) or toolrl."
+        ),
+    ] = "prompt",
+    hotpot_docs: Annotated[
+        str, typer.Option("--hotpot-docs", help="Documents per context.")
+    ] = "50,100",
+    squad_tokens: Annotated[
+        str, typer.Option("--squad-tokens", help="Tokens per context.")
+    ] = "32768,65536",
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option("--tokenizer", metavar="FILE", help="tokenizer.json that counts tokens."),
+    ] = None,
+    merge_time: Annotated[
+        list[str] | None,
+        typer.Option("--merge-time", metavar="NAME=SECONDS", help="For the Pareto front."),
+    ] = None,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", min=1, help="Requests under way.")
+    ] = 64,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.1, help="Seconds for one answer.")
+    ] = 600.0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what it would take, and stop.")
+    ] = False,
+    json_output: opt.AsJson = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Score models on the paper's suites, with intervals, and write a report.
+
+    Example: ramerge evaluate --model base=http://localhost:8000/v1 --suite math --limit 200 --out scores
+    """
+    from ramerge.evaluate.records import Options
+    from ramerge.evaluate.runner import run
+
+    report = run(
+        _named(model, "--model"),
+        [name.strip() for name in suite.split(",") if name.strip()],
+        out=out,
+        options=Options(
+            limit=limit,
+            data=_named(data or [], "--data"),
+            samples=samples,
+            tool_format=tool_format,
+            hotpot_docs=_numbers(hotpot_docs, "--hotpot-docs"),
+            squad_tokens=_numbers(squad_tokens, "--squad-tokens"),
+            tokenizer=None if tokenizer is None else str(tokenizer),
+        ),
+        concurrency=concurrency,
+        timeout_s=timeout,
+        merge_seconds={n: _seconds(v) for n, v in _named(merge_time or [], "--merge-time").items()},
+        estimated=(lambda found: None) if quiet else _say_estimate,  # noqa: ARG005
+        progress=(lambda step: None) if quiet else _say_progress,  # noqa: ARG005
+        dry_run=dry_run,
+    )
+    if dry_run:
+        return
+    _print(report, as_json=json_output)
+    if not quiet:
+        say("note", f"wrote {out / 'report.html'}")
+    if report.errors:
+        raise TaskFailuresError(
+            f"{report.errors} tasks got no answer; their cells are incomplete",
+            hint="run the same command again",
+        )
+
+
+def compare(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Directories of finished evaluations.")
+    ],
+    *,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Also write a report.")
+    ] = None,
+    json_output: opt.AsJson = False,
+) -> None:
+    """Put the models of several evaluations into one table, with paired differences.
+
+    Example: ramerge compare scores-base scores-merged
+    """
+    from ramerge.evaluate.compare import compare as read
+    from ramerge.evaluate.report import write
+
+    report = read(runs)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        write(report, out)
+    _print(report, as_json=json_output)
+
+
+def _print(report: EvaluationReport, *, as_json: bool) -> None:
+    import json
+
+    from ramerge.evaluate.render import markdown
+    from ramerge.evaluate.report import finite
+
+    typer.echo(
+        json.dumps(finite(report.as_json()), ensure_ascii=False) if as_json else markdown(report)
+    )
+
+
+def _named(pairs: list[str], option: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name or not value:
+            raise ConfigError(f"`{option} {pair}` is not NAME=VALUE")
+        if name in found:
+            raise ConfigError(f"`{option}` names `{name}` twice")
+        found[name] = value
+    return found
+
+
+def _numbers(text: str, option: str) -> tuple[int, ...]:
+    try:
+        found = tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise ConfigError(f"`{option} {text}` is not a list of numbers") from error
+    if min(found) < 1:
+        raise ConfigError(f"`{option} {text}` has a number below 1")
+    return found
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise ConfigError(f"`--merge-time` is `{text}`, not seconds") from error
+
+
+def _say_estimate(found: Estimate) -> None:
+    time = (
+        "" if found.seconds is None else f", about {found.seconds / 60:.0f} min at the pace so far"
+    )
+    say(
+        "note",
+        f"{found.model}: {found.tasks} tasks, at most {found.requests} requests and {found.tokens:,} new tokens; "
+        f"{found.stored} answers stored already{time}",
+    )
+
+
+def _say_progress(step: Step) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r{step.model}: {step.done}/{step.total} tasks, {step.asked} requests")
+        sys.stderr.write("\n" if step.done == step.total else "")
+        sys.stderr.flush()
+    elif step.seconds == 0 and step.done % EVERY_TASKS == 0:
+        say("note", f"{step.model}: {step.done}/{step.total} tasks")

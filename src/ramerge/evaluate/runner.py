@@ -1,0 +1,205 @@
+"""Run models over suites: load the rows, say what it will cost, ask, score, write the report.
+
+Everything that can be refused is refused before the first request: unknown suites, missing data or scorers, an endpoint that
+does not answer, a sandbox that does not hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ramerge._errors import ConfigError, MergeError
+from ramerge.evaluate import suites as registry
+from ramerge.evaluate.asking import Asker
+from ramerge.evaluate.backends import connect
+from ramerge.evaluate.records import Answer, Backend, Options, Outcome, Task, UnansweredError
+from ramerge.evaluate.report import EvaluationReport, build, write
+from ramerge.evaluate.store import Store
+
+STORE = "answers.sqlite"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How far an evaluation is."""
+
+    model: str
+    done: int  # tasks
+    total: int
+    asked: int  # requests answered in this run, not from the store
+    seconds: float  # that the last answer took, 0 if from the store
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a model's evaluation may take at most; some of it may be stored already."""
+
+    model: str
+    tasks: int
+    requests: int
+    tokens: int
+    stored: int
+    seconds: float | None  # None before any answer is known
+
+
+def run(
+    models: Mapping[str, str],
+    suites: Sequence[str],
+    *,
+    out: str | Path,
+    options: Options | None = None,
+    concurrency: int = 64,
+    attempts: int = 5,
+    timeout_s: float = 600.0,
+    merge_seconds: Mapping[str, float] | None = None,
+    estimated: Callable[[Estimate], None] = lambda e: None,  # noqa: ARG005
+    progress: Callable[[Step], None] = lambda s: None,  # noqa: ARG005
+    dry_run: bool = False,
+) -> EvaluationReport:
+    """Evaluate ``models`` on ``suites`` and write the report to ``out``.
+
+    Args:
+        models: name -> endpoint (``http://host:8000/v1#served``) or model directory.
+        suites: names out of `suites.MODULES`.
+        out: directory of answers and report; one that exists is gone on with.
+        options: of the suites.
+        concurrency: most requests under way, per model.
+        attempts: tries per request.
+        timeout_s: longest wait for one answer.
+        merge_seconds: name -> seconds that its merge took, for the Pareto front.
+        estimated: told what a model will take, before it is asked anything.
+        progress: told of each finished task and each answer.
+        dry_run: estimate only; the report is empty and nothing is written but the store.
+
+    Raises:
+        ConfigError: no models or suites, or something that a suite needs is missing.
+        HubError: an endpoint does not answer.
+        SandboxError: a suite runs model-written code and there is no working sandbox.
+        OutputBusyError: another evaluation writes to ``out``.
+    """
+    if not models or not suites:
+        raise ConfigError("an evaluation needs at least one model and one suite")
+    options = options or Options()
+    target = Path(out)
+    target.mkdir(parents=True, exist_ok=True)
+    with Store(target / STORE) as store:
+        found = asyncio.run(
+            _all(
+                models,
+                suites,
+                options,
+                store,
+                concurrency,
+                attempts,
+                timeout_s,
+                estimated,
+                progress,
+                dry_run,
+            )
+        )
+    report = build(found, merge_seconds or {}, settings(suites, options))
+    if not dry_run:
+        write(report, target)
+    return report
+
+
+def settings(suites: Sequence[str], options: Options) -> dict[str, object]:
+    """What scores depend on, besides model and data; two runs are comparable where this is equal."""
+    kept = replace(
+        options, data={name: Path(path).name for name, path in sorted(options.data.items())}
+    )
+    return {
+        "suites": list(suites),
+        **{name: getattr(kept, name) for name in Options.__dataclass_fields__},
+        "tokenizer": None if options.tokenizer is None else Path(options.tokenizer).name,
+    }
+
+
+async def _all(
+    models: Mapping[str, str],
+    suites: Sequence[str],
+    options: Options,
+    store: Store,
+    concurrency: int,
+    attempts: int,
+    timeout_s: float,
+    estimated: Callable[[Estimate], None],
+    progress: Callable[[Step], None],
+    dry_run: bool,  # noqa: FBT001
+) -> dict[str, list[Outcome]]:
+    tasks = [task for suite in suites for task in registry.load(suite, options)]
+    found: dict[str, list[Outcome]] = {}
+    for name, source in models.items():
+        backend = await connect(source, concurrency=concurrency, timeout_s=timeout_s)
+        try:
+            estimated(estimate(name, backend, tasks, store, concurrency))
+            found[name] = (
+                []
+                if dry_run
+                else await _one(name, backend, tasks, store, concurrency, attempts, progress)
+            )
+        finally:
+            await backend.close()
+    return found
+
+
+async def _one(
+    name: str,
+    backend: Backend,
+    tasks: Sequence[Task],
+    store: Store,
+    concurrency: int,
+    attempts: int,
+    progress: Callable[[Step], None],
+) -> list[Outcome]:
+    """Outcomes of one model, in the order of ``tasks``."""
+    done = asked = 0
+
+    def answered(answer: Answer) -> None:
+        nonlocal asked
+        asked += 1
+        progress(Step(name, done, len(tasks), asked, answer.seconds))
+
+    asker = Asker(backend, store, concurrency=concurrency, attempts=attempts, answered=answered)
+
+    async def outcome(task: Task) -> Outcome:
+        nonlocal done
+        try:
+            score, error = await task.solve(asker.ask), ""
+        except UnansweredError as failure:
+            score, error = None, str(failure)
+        done += 1
+        progress(Step(name, done, len(tasks), asked, 0.0))
+        return Outcome(task.column, task.domain, task.item, score, error)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            started = [group.create_task(outcome(task)) for task in tasks]
+    except* MergeError as failures:  # a refused key, a broken sandbox: one is enough to say
+        raise _first(failures) from None
+    return [task.result() for task in started]
+
+
+def _first(group: BaseExceptionGroup[MergeError]) -> MergeError:
+    found = group.exceptions[0]
+    return _first(found) if isinstance(found, BaseExceptionGroup) else found
+
+
+def estimate(
+    name: str, backend: Backend, tasks: Sequence[Task], store: Store, concurrency: int
+) -> Estimate:
+    """Upper bounds on requests and new tokens; the time follows from answers already stored."""
+    stored, seconds, _ = store.pace(backend.identity)
+    requests = sum(task.requests for task in tasks)
+    left = max(0, requests - stored)
+    return Estimate(
+        model=name,
+        tasks=len(tasks),
+        requests=requests,
+        tokens=sum(task.tokens for task in tasks),
+        stored=stored,
+        seconds=left * seconds / concurrency if stored else None,
+    )

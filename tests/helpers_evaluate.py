@@ -1,0 +1,135 @@
+"""A scripted OpenAI-compatible server on loopback, in this process or (run as a program) in its own."""
+
+import asyncio
+import json
+import sys
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Reply:
+    """What the server does with one request."""
+
+    text: str = ""
+    finish: str = "stop"
+    status: int = 200
+    raw: bytes | None = None  # sent instead of a completion
+    delay: float = 0.0
+    calls: list = field(default_factory=list)
+    headers: dict = field(default_factory=dict)
+
+
+def completion(reply):
+    message = {"role": "assistant", "content": reply.text}
+    if reply.calls:
+        message["tool_calls"] = [{"id": str(i), "type": "function", "function": c} for i, c in enumerate(reply.calls)]
+    body = {
+        "choices": [{"index": 0, "message": message, "finish_reason": reply.finish}],
+        "usage": {"prompt_tokens": 7, "completion_tokens": 3},
+    }
+    return json.dumps(body).encode()
+
+
+class Server:
+    """``script(body) -> Reply`` answers; ``bodies`` are all requests seen; ``busiest`` the most at once."""
+
+    def __init__(self, script):
+        self.script, self.bodies, self.now, self.busiest = script, [], 0, 0
+
+    async def serve(self, reader, writer):
+        try:
+            while line := await reader.readline():
+                path, length = line.split()[1], 0
+                while (header := await reader.readline()).strip():
+                    name, _, value = header.partition(b":")
+                    length = int(value) if name.lower() == b"content-length" else length
+                body = await reader.readexactly(length)
+                await self.respond(path, body, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    async def respond(self, path, body, writer):
+        if path.endswith(b"/models"):
+            reply, sent = Reply(), json.dumps({"data": [{"id": "scripted"}]}).encode()
+        else:
+            asked = json.loads(body)
+            self.bodies.append(asked)
+            self.now += 1
+            self.busiest = max(self.busiest, self.now)
+            reply = self.script(asked)
+            await asyncio.sleep(reply.delay)
+            self.now -= 1
+            sent = completion(reply) if reply.raw is None else reply.raw
+        extra = "".join(f"{k}: {v}\r\n" for k, v in reply.headers.items())
+        head = f"HTTP/1.1 {reply.status} X\r\nContent-Type: application/json\r\n{extra}Content-Length: {len(sent)}\r\n\r\n"
+        writer.write(head.encode() + sent)
+        await writer.drain()
+
+
+@contextmanager
+def serving(script):
+    """Yields (url, server) of a server in a thread of this process."""
+    server, loop, ready = Server(script), asyncio.new_event_loop(), threading.Event()
+    port = []
+
+    async def main():
+        listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+        port.append(listening.sockets[0].getsockname()[1])
+        ready.set()
+        await asyncio.Event().wait()
+
+    def target():
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(main())
+        except RuntimeError:
+            pass  # stopped
+
+    thread = threading.Thread(target=target, daemon=True)
+    thread.start()
+    ready.wait()
+    try:
+        yield f"http://127.0.0.1:{port[0]}/v1", server
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+
+
+def question(body):
+    """The last user message."""
+    return body["messages"][-1]["content"]
+
+
+def by_question(answers, otherwise="I do not know"):
+    """A script that answers by the piece of text that a question contains."""
+
+    def script(body):
+        text = question(body)
+        found = next((a for piece, a in answers.items() if piece in text), otherwise)
+        return found if isinstance(found, Reply) else Reply(found)
+
+    return script
+
+
+def write_rows(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+if __name__ == "__main__":  # delay_s log_file: logs each question when it comes and when it is answered
+    delay, log = float(sys.argv[1]), open(sys.argv[2], "a", buffering=1)  # noqa: SIM115
+
+    def script(body):
+        log.write(json.dumps(question(body)) + "\n")
+        return Reply("so \\boxed{7}", delay=delay)
+
+    async def main():
+        listening = await asyncio.start_server(Server(script).serve, "127.0.0.1", 0)
+        print(listening.sockets[0].getsockname()[1], flush=True)
+        await asyncio.Event().wait()
+
+    asyncio.run(main())
