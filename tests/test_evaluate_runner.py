@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("httpx")
+pytest.importorskip("aiohttp")
 pytest.importorskip("math_verify")
 
 from helpers_evaluate import Reply, by_question, serving, write_rows

@@ -18,7 +18,11 @@ async def connect(source: str, *, concurrency: int, timeout_s: float) -> Backend
     """
     if source.startswith(("http://", "https://")):
         endpoint = Endpoint(source, concurrency=concurrency, timeout_s=timeout_s)
-        await endpoint.ready()
+        try:
+            await endpoint.ready()
+        except BaseException:
+            await endpoint.close()
+            raise
         return endpoint
     if not Path(source).is_dir():
         raise ConfigError(

@@ -24,7 +24,7 @@ class Endpoint:
     """Chat completions of one served model."""
 
     def __init__(self, url: str, *, concurrency: int = 64, timeout_s: float = 600.0) -> None:
-        """Connect lazily; `ready` looks whether anybody is there.
+        """Connect lazily, inside a running event loop; `ready` looks whether anybody is there.
 
         Args:
             url: the API's root, ``http://host:8000/v1``; ``#name`` selects among several served models.
@@ -32,20 +32,20 @@ class Endpoint:
             timeout_s: longest wait for one answer.
 
         Raises:
-            ConfigError: httpx is not installed.
+            ConfigError: aiohttp is not installed.
         """
         try:
-            import httpx
+            import aiohttp
         except ImportError as error:
-            raise ConfigError("endpoints need httpx", hint="pip install 'ramerge[eval]'") from error
+            raise ConfigError("endpoints need aiohttp", hint="pip install 'ramerge[eval]'") from error
         self._url, _, self._model = url.partition("#")
         self._url = self._url.rstrip("/")
         self.identity = f"{self._url}#{self._model}"
         key = os.environ.get("OPENAI_API_KEY")
-        self._errors = httpx.HTTPError
-        self._client = httpx.AsyncClient(
-            timeout=httpx.Timeout(timeout_s, connect=10.0),
-            limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
+        self._errors = (aiohttp.ClientError, TimeoutError)
+        self._client = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=10.0),
+            connector=aiohttp.TCPConnector(limit=concurrency),
             headers={"Authorization": f"Bearer {key}"} if key else {},
         )
 
@@ -56,9 +56,9 @@ class Endpoint:
             HubError: nobody answers, or the endpoint serves several models and none was chosen.
         """
         try:
-            response = await self._client.get(f"{self._url}/models", timeout=10.0)
-            served = [str(row["id"]) for row in response.json()["data"]]
-        except (self._errors, ValueError, KeyError, TypeError) as error:
+            async with self._client.get(f"{self._url}/models") as response:
+                served = [str(row["id"]) for row in json.loads(await response.read())["data"]]
+        except (*self._errors, ValueError, KeyError, TypeError) as error:
             raise HubError(
                 f"no OpenAI-compatible endpoint answers at `{self._url}`: {type(error).__name__}",
                 hint="the address ends in /v1; is the server up?",
@@ -81,31 +81,27 @@ class Endpoint:
         """See `Backend.complete`."""
         started = time.monotonic()
         try:
-            response = await self._client.post(
+            async with self._client.post(
                 f"{self._url}/chat/completions", json=self._body(prompt)
-            )
+            ) as response:
+                status, headers, body = response.status, response.headers, await response.read()
         except self._errors as error:
             raise RetryableError(f"{type(error).__name__} at {self._url}") from error
-        if response.status_code in REFUSED:
-            raise HubError(
-                f"`{self._url}` answers {response.status_code}", hint="is OPENAI_API_KEY set?"
-            )
-        if response.status_code in RETRYABLE:
-            raise RetryableError(
-                f"HTTP {response.status_code}", after=_seconds(response.headers.get("retry-after"))
-            )
-        if response.status_code != 200:
-            raise UnansweredError(f"HTTP {response.status_code}: {response.text[:200]}")
+        shown = body[:200].decode(errors="replace")
+        if status in REFUSED:
+            raise HubError(f"`{self._url}` answers {status}", hint="is OPENAI_API_KEY set?")
+        if status in RETRYABLE:
+            raise RetryableError(f"HTTP {status}", after=_seconds(headers.get("Retry-After")))
+        if status != 200:
+            raise UnansweredError(f"HTTP {status}: {shown}")
         try:
-            return _answer(response.json(), time.monotonic() - started)
+            return _answer(json.loads(body), time.monotonic() - started)
         except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-            raise RetryableError(
-                f"the reply is no chat completion: {response.text[:80]!r}"
-            ) from error
+            raise RetryableError(f"the reply is no chat completion: {shown[:80]!r}") from error
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._client.aclose()
+        await self._client.close()
 
     def _body(self, prompt: Prompt) -> Json:
         sampling = prompt.sampling
