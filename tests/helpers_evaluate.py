@@ -24,7 +24,9 @@ class Reply:
 def completion(reply):
     message = {"role": "assistant", "content": reply.text}
     if reply.calls:
-        message["tool_calls"] = [{"id": str(i), "type": "function", "function": c} for i, c in enumerate(reply.calls)]
+        message["tool_calls"] = [
+            {"id": str(i), "type": "function", "function": c} for i, c in enumerate(reply.calls)
+        ]
     body = {
         "choices": [{"index": 0, "message": message, "finish_reason": reply.finish}],
         "usage": {"prompt_tokens": 7, "completion_tokens": 3},
@@ -120,7 +122,9 @@ def write_rows(path, rows):
     return str(path)
 
 
-if __name__ == "__main__":  # delay_s log_file: logs each question when it comes and when it is answered
+if (
+    __name__ == "__main__"
+):  # delay_s log_file: logs each question when it comes and when it is answered
     delay, log = float(sys.argv[1]), open(sys.argv[2], "a", buffering=1)  # noqa: SIM115
 
     def script(body):

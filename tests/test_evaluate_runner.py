@@ -53,7 +53,11 @@ def test_gold_scores_100_and_wrong_scores_0(tmp_path):
 
 def test_what_went_wrong_is_told_apart(tmp_path):
     script = by_question(
-        {"cats": Reply("\\boxed{1", finish="length"), "apples": "twelve hundred", "Half": Reply(status=400, raw=b"{}")}
+        {
+            "cats": Reply("\\boxed{1", finish="length"),
+            "apples": "twelve hundred",
+            "Half": Reply(status=400, raw=b"{}"),
+        }
     )
     report, server = evaluate(tmp_path, script)
     assert cell(report).flags == {"malformed": 2, "truncated": 1}
@@ -64,7 +68,10 @@ def test_what_went_wrong_is_told_apart(tmp_path):
 
 
 def test_an_answer_inside_unfinished_reasoning_does_not_count(tmp_path):
-    script = by_question({"cats": Reply("<think>\\boxed{12}", finish="length")}, "<think>\\boxed{9}</think> \\boxed{1200}")
+    script = by_question(
+        {"cats": Reply("<think>\\boxed{12}", finish="length")},
+        "<think>\\boxed{9}</think> \\boxed{1200}",
+    )
     report, _ = evaluate(tmp_path, script)
     assert cell(report).score.mean == pytest.approx(100 / 3)
 
@@ -95,7 +102,9 @@ def test_a_passing_failure_is_retried(tmp_path, failure):
 
 
 def test_a_lasting_failure_is_an_error_and_asked_again_next_time(tmp_path):
-    report, server = evaluate(tmp_path, by_question({**GOLD, "Half": Reply(status=500, raw=b"")}), attempts=2)
+    report, server = evaluate(
+        tmp_path, by_question({**GOLD, "Half": Reply(status=500, raw=b"")}), attempts=2
+    )
     assert report.errors == 1
     assert len(server.bodies) == 4
     assert "HTTP 500 (2 attempts)" in (tmp_path / "out" / "outcomes.jsonl").read_text()
@@ -128,7 +137,12 @@ def test_unknown_suite_and_missing_file(tmp_path):
     with pytest.raises(ConfigError, match="no suite `maths`"):
         run({"m": "http://127.0.0.1:9/v1"}, ["maths"], out=tmp_path)
     with pytest.raises(ConfigError, match="no file"):
-        run({"m": "http://127.0.0.1:9/v1"}, ["math"], out=tmp_path, options=Options(data={"gsm8k": str(tmp_path / "x")}))
+        run(
+            {"m": "http://127.0.0.1:9/v1"},
+            ["math"],
+            out=tmp_path,
+            options=Options(data={"gsm8k": str(tmp_path / "x")}),
+        )
 
 
 def test_two_runs_do_not_share_a_store(tmp_path):
@@ -183,7 +197,9 @@ def test_attempts_are_bounded(tmp_path):
 def start_server(tmp_path, delay):
     log = tmp_path / "asked.log"
     server = subprocess.Popen(
-        [sys.executable, HERE / "helpers_evaluate.py", str(delay), log], stdout=subprocess.PIPE, text=True
+        [sys.executable, HERE / "helpers_evaluate.py", str(delay), log],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     return server, f"http://127.0.0.1:{server.stdout.readline().strip()}/v1", log
 
@@ -203,8 +219,11 @@ def test_kill_9_and_restart_repeats_no_stored_request_and_gives_the_same_report(
     (tmp_path / "run.py").write_text(RUN)
     server, url, log = start_server(tmp_path, 0.05)
     try:
+
         def start(out):
-            return subprocess.Popen([sys.executable, tmp_path / "run.py", url, tmp_path / out, data])
+            return subprocess.Popen(
+                [sys.executable, tmp_path / "run.py", url, tmp_path / out, data]
+            )
 
         first = start("out")
         while not log.exists() or len(log.read_text().splitlines()) < 40:
@@ -213,7 +232,10 @@ def test_kill_9_and_restart_repeats_no_stored_request_and_gives_the_same_report(
         os.kill(first.pid, signal.SIGKILL)
         first.wait()
         with sqlite3.connect(tmp_path / "out" / "answers.sqlite") as db:
-            stored = [json.loads(row[0])["messages"][-1][1] for row in db.execute("SELECT prompt FROM answers")]
+            stored = [
+                json.loads(row[0])["messages"][-1][1]
+                for row in db.execute("SELECT prompt FROM answers")
+            ]
         before = [json.loads(line) for line in log.read_text().splitlines()]
         assert start("out").wait() == 0
         after = [json.loads(line) for line in log.read_text().splitlines()][len(before) :]
@@ -222,18 +244,29 @@ def test_kill_9_and_restart_repeats_no_stored_request_and_gives_the_same_report(
         assert len(before) - len(stored) <= 8  # at most what was under way is
         assert start("whole").wait() == 0
         for name in ("report.json", "report.md", "report.html", "outcomes.jsonl"):
-            assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+            assert (tmp_path / "out" / name).read_bytes() == (
+                tmp_path / "whole" / name
+            ).read_bytes()
     finally:
         server.kill()
 
 
 @pytest.mark.slow
 def test_a_thousand_requests_take_at_most_three_times_the_ideal(tmp_path):
-    data = write_rows(tmp_path / "g.jsonl", [{"question": f"number {i}?", "answer": "#### 7"} for i in range(1000)])
+    data = write_rows(
+        tmp_path / "g.jsonl",
+        [{"question": f"number {i}?", "answer": "#### 7"} for i in range(1000)],
+    )
     server, url, _ = start_server(tmp_path, 0.05)
     try:
         started = time.monotonic()
-        report = run({"m": url}, ["math"], out=tmp_path / "out", options=Options(data={"gsm8k": data}), concurrency=64)
+        report = run(
+            {"m": url},
+            ["math"],
+            out=tmp_path / "out",
+            options=Options(data={"gsm8k": data}),
+            concurrency=64,
+        )
         seconds = time.monotonic() - started
     finally:
         server.kill()

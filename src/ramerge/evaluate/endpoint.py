@@ -1,8 +1,8 @@
 """A model behind an OpenAI-compatible endpoint: vLLM, SGLang, llama.cpp, transformers serve.
 
-The server applies the model's own chat template; tools are handed over as such, so each model family's
-own format is used where the server knows it. The API key, if any, comes from ``OPENAI_API_KEY`` and is
-never stored, printed or part of an error message.
+The server applies the model's own chat template; tools are handed over as such, so each model family's own
+format is used where the server knows it. The API key, if any, comes from ``OPENAI_API_KEY`` and is never
+stored, printed or part of an error message.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class Endpoint:
         try:
             import aiohttp
         except ImportError as error:
-            raise ConfigError("endpoints need aiohttp", hint="pip install 'ramerge[eval]'") from error
+            raise ConfigError(
+                "endpoints need aiohttp", hint="pip install 'ramerge[eval]'"
+            ) from error
         self._url, _, self._model = url.partition("#")
         self._url = self._url.rstrip("/")
         self.identity = f"{self._url}#{self._model}"

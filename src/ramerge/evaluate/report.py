@@ -1,8 +1,8 @@
 """From outcomes to a table: every cell with its n and interval, averages, paired differences, the Pareto front.
 
-Laid out like the paper's Table 1: a row a model, a column a data set, grouped by domain, the average last. A cell in
-which tasks failed (no answer, after all retries) shows how many, is never marked best and enters no average: leaving
-failed tasks out silently would flatter a model that fails on the hard ones.
+Laid out like the paper's Table 1: a row a model, a column a data set, grouped by domain, the average last.
+A cell in which tasks failed (no answer, after all retries) shows how many, is never marked best and enters
+no average: leaving failed tasks out silently would flatter a model that fails on the hard ones.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Run models over suites: load the rows, say what it will cost, ask, score, write the report.
 
-Everything that can be refused is refused before the first request: unknown suites, missing data or scorers, an endpoint that
-does not answer, a sandbox that does not hold.
+Everything that can be refused is refused before the first request: unknown suites, missing data or scorers,
+an endpoint that does not answer, a sandbox that does not hold.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ramerge._errors import ConfigError, MergeError
@@ -83,14 +84,14 @@ def run(
     if not models or not suites:
         raise ConfigError("an evaluation needs at least one model and one suite")
     options = options or Options()
+    tasks = [task for suite in suites for task in registry.load(suite, options)]
     target = Path(out)
     target.mkdir(parents=True, exist_ok=True)
     with Store(target / STORE) as store:
         found = asyncio.run(
             _all(
                 models,
-                suites,
-                options,
+                tasks,
                 store,
                 concurrency,
                 attempts,
@@ -108,20 +109,26 @@ def run(
 
 def settings(suites: Sequence[str], options: Options) -> dict[str, object]:
     """What scores depend on, besides model and data; two runs are comparable where this is equal."""
-    kept = replace(
-        options, data={name: Path(path).name for name, path in sorted(options.data.items())}
-    )
-    return {
-        "suites": list(suites),
-        **{name: getattr(kept, name) for name in Options.__dataclass_fields__},
-        "tokenizer": None if options.tokenizer is None else Path(options.tokenizer).name,
+    facts = asdict(options) | {
+        "data": {n: _digest(Path(p)) for n, p in sorted(options.data.items())}
     }
+    facts["tokenizer"] = None if options.tokenizer is None else _digest(Path(options.tokenizer))
+    return {"suites": list(suites), **_plain(facts)}
+
+
+def _plain(facts: dict[str, object]) -> dict[str, object]:
+    """Tuples as lists, as they read back from JSON."""
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in facts.items()}
+
+
+def _digest(path: Path) -> str:
+    """A file by its content, a directory by its name: two runs on equal data look equal wherever it lies."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else path.name
 
 
 async def _all(
     models: Mapping[str, str],
-    suites: Sequence[str],
-    options: Options,
+    tasks: Sequence[Task],
     store: Store,
     concurrency: int,
     attempts: int,
@@ -130,7 +137,6 @@ async def _all(
     progress: Callable[[Step], None],
     dry_run: bool,  # noqa: FBT001
 ) -> dict[str, list[Outcome]]:
-    tasks = [task for suite in suites for task in registry.load(suite, options)]
     found: dict[str, list[Outcome]] = {}
     for name, source in models.items():
         backend = await connect(source, concurrency=concurrency, timeout_s=timeout_s)

@@ -1,7 +1,7 @@
 """Prove, before any model-written program runs, that the box holds on this machine.
 
-Each probe is a program that tries to get out and prints what it got; an empty box prints the expected word. Anything else is a refusal
-(exit 11): there is no weaker fallback.
+Each probe is a program that tries to get out and prints what it got; an empty box prints the expected word.
+Anything else is a refusal (exit 11): there is no weaker fallback.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ PROBES = {
     "read the host's files": TRY.format("open('/etc/passwd').read()"),
     "write outside its directory": TRY.format("open('/usr/x', 'w').write('x')"),
     "write to the root": TRY.format("open('/x', 'w').write('x')"),
-    "fill the disk": TRY.format("[open(f'/work/{i}', 'wb').write(bytes(1 << 22)) for i in range(9)]"),
+    "fill the disk": TRY.format(
+        "[open(f'/work/{i}', 'wb').write(bytes(1 << 22)) for i in range(9)]"
+    ),
     "take more memory": TRY.format("bytearray(8 << 30)"),
     "start processes without end": TRY.format(
         "import os, time\n    for i in range(200):\n        if os.fork() == 0:\n            time.sleep(3); os._exit(0)"
@@ -50,7 +52,9 @@ async def self_check() -> None:
     forged = await run_tests("def f():\n    return 1", "assert f() == 2", LIMITS)
     honest = await run_tests("def f():\n    return 2", "assert f() == 2", LIMITS)
     if (slow.verdict, forged.verdict, honest.verdict) != ("timeout", "fail", "pass"):
-        raise SandboxError(f"the sandbox judges wrongly: {slow.verdict}, {forged.verdict}, {honest.verdict}")
+        raise SandboxError(
+            f"the sandbox judges wrongly: {slow.verdict}, {forged.verdict}, {honest.verdict}"
+        )
 
 
 def require() -> None:

@@ -1,13 +1,14 @@
 """The two small programs that run inside boxes: the solution, which answers calls, and the checker, which makes them.
 
-They are text: neither is ever run in our own process. They talk in lines of JSON in which only built-in values exist, so a
-solution can return wrong values, but no object that lies about being equal, and it shares no process with
-the code that decides. Tuples, sets, bytes, complex numbers and dictionaries with other than text keys are tagged.
+They are text: neither is ever run in our own process. They talk in lines of JSON in which only built-in
+values exist, so a solution can return wrong values, but no object that lies about being equal, and it
+shares no process with the code that decides. Tuples, sets, bytes, complex numbers and dictionaries with
+other than text keys are tagged.
 """
 
 from __future__ import annotations
 
-CODEC = '''
+CODEC = """
 def pack(v, depth=0):
     if depth > 60: raise TypeError("nested too deeply")
     t = type(v)
@@ -35,20 +36,20 @@ def unpack(v):
     if kind == "c": return complex(*x)
     if kind == "b": return bytes.fromhex(x)
     return {"t": tuple, "s": set, "f": frozenset}[kind](map(unpack, x))
-'''
+"""
 
 # First line in: {"code", "nonce"}. First line out: the nonce; then "loaded" or an error; then an answer to each call.
 SOLUTION = (
-    '''
+    """
 import json, os, sys
 sys.set_int_max_str_digits(0)
 line = os.fdopen(os.dup(1), "w", buffering=1)
 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what the solution prints is not an answer
 first = json.loads(sys.stdin.readline())
 calls, sys.stdin = sys.stdin, open(os.devnull)
-'''
+"""
     + CODEC
-    + '''
+    + """
 def say(**what): line.write(json.dumps(what) + "\\n")
 say(nonce=first["nonce"])
 space = {"__name__": "solution"}
@@ -64,18 +65,18 @@ for call in calls:
         say(value=pack(value))
     except BaseException as e:
         say(raised=type(e).__name__, text=str(e)[:200])
-'''
+"""
 )
 
 # First line in: {"tests", "names", "nonce"}. Then calls out and answers in; last the verdict with the nonce.
 CHECKER = (
-    '''
+    """
 import builtins, json, os, sys
 sys.set_int_max_str_digits(0)
 first = json.loads(sys.stdin.readline())
-'''
+"""
     + CODEC
-    + '''
+    + """
 def say(**what): sys.__stdout__.write(json.dumps(what) + "\\n"); sys.__stdout__.flush()
 sys.stdout = sys.stderr
 def proxy(name):
@@ -94,5 +95,5 @@ try:
 except BaseException as e:
     verdict, why = "fail", type(e).__name__ + ": " + str(e)[:200]
 say(verdict=verdict, why=why, nonce=first["nonce"])
-'''
+"""
 )

@@ -1,9 +1,10 @@
 """The box: one bubblewrap process with nothing in it but an interpreter.
 
-No network, no files of the host but a read-only ``/usr``, an empty environment, its own process ids, no capabilities,
-no further user namespaces, a 16 MB scratch directory. Limits on memory, file size, processor time, open files and
-processes are set inside, before the program starts, and cannot be raised. When we run as root, bubblewrap is started as
-nobody: the limit on processes does not bind root. The parent keeps the wall clock and counts the bytes of output.
+No network, no files of the host but a read-only ``/usr``, an empty environment, its own process ids, no
+capabilities, no further user namespaces, a 16 MB scratch directory. Limits on memory, file size, processor
+time, open files and processes are set inside, before the program starts, and cannot be raised. When we run
+as root, bubblewrap is started as nobody: the limit on processes does not bind root. The parent keeps the
+wall clock and counts the bytes of output.
 
 Not covered: a hole in the kernel. Run evaluations of models you distrust in a virtual machine.
 """
@@ -102,9 +103,36 @@ def tools() -> tuple[str, str]:
 def command(files: Sequence[tuple[int, str]], main: str, limits: Limits, status: int) -> list[str]:
     """The bubblewrap command line: ``files`` are (file descriptor, path inside), ``main`` is run."""
     bwrap, python = tools()
-    box = [bwrap, "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
-    box += ["--cap-drop", "ALL", "--uid", str(NOBODY), "--gid", str(NOBODY), "--clearenv", "--hostname", "box"]
-    box += ["--setenv", "PATH", "/usr/bin", "--setenv", "LANG", "C.UTF-8", "--ro-bind", "/usr", "/usr"]
+    box = [
+        bwrap,
+        "--unshare-all",
+        "--unshare-user",
+        "--disable-userns",
+        "--die-with-parent",
+        "--new-session",
+    ]
+    box += [
+        "--cap-drop",
+        "ALL",
+        "--uid",
+        str(NOBODY),
+        "--gid",
+        str(NOBODY),
+        "--clearenv",
+        "--hostname",
+        "box",
+    ]
+    box += [
+        "--setenv",
+        "PATH",
+        "/usr/bin",
+        "--setenv",
+        "LANG",
+        "C.UTF-8",
+        "--ro-bind",
+        "/usr",
+        "/usr",
+    ]
     for name in ("lib", "lib64", "bin"):
         if Path("/usr", name).is_dir():
             box += ["--symlink", f"usr/{name}", f"/{name}"]
@@ -113,7 +141,18 @@ def command(files: Sequence[tuple[int, str]], main: str, limits: Limits, status:
         box += ["--ro-bind-data", str(descriptor), path]
     box += ["--remount-ro", "/", "--chdir", "/work", "--json-status-fd", str(status)]
     seconds = int(limits.seconds) + 1
-    return [*box, "--", python, "-I", "-S", "-c", ENTRY, str(limits.memory_mb << 20), str(seconds), main]
+    return [
+        *box,
+        "--",
+        python,
+        "-I",
+        "-S",
+        "-c",
+        ENTRY,
+        str(limits.memory_mb << 20),
+        str(seconds),
+        main,
+    ]
 
 
 async def launch(files: Mapping[str, str], main: str, limits: Limits) -> Box:

@@ -1,7 +1,7 @@
 """Run a program on an input, or a solution against tests, and say what happened: five outcomes, never mixed up.
 
-``pass`` and ``fail`` are verdicts on the program; ``timeout`` and ``crash`` are its own doing and count as not passed; a box that cannot be
-built is nobody's answer and raises.
+``pass`` and ``fail`` are verdicts on the program; ``timeout`` and ``crash`` are its own doing and count as
+not passed; a box that cannot be built is nobody's answer and raises.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ async def run_program(code: str, given: str, limits: Limits) -> Run:
     code_out = box.process.returncode
     if code_out in {128 + 24, -24, 128 + 9}:  # SIGXCPU, or killed at the hard limit
         return Run("timeout", out)
-    return Run("pass" if code_out == 0 else "crash", out, why=error.strip().rpartition("\n")[2][:200])
+    return Run(
+        "pass" if code_out == 0 else "crash", out, why=error.strip().rpartition("\n")[2][:200]
+    )
 
 
 START_S = 1.0  # for building the box; not taken from the program's own time
@@ -80,7 +82,9 @@ async def _communicate(box: Box, given: str) -> tuple[str, str]:
         except (BrokenPipeError, ConnectionResetError):
             pass  # a program need not read all of its input
 
-    _, out, error = await asyncio.gather(feed(process.stdin), _capped(process.stdout), _capped(process.stderr))
+    _, out, error = await asyncio.gather(
+        feed(process.stdin), _capped(process.stdout), _capped(process.stderr)
+    )
     await process.wait()
     return out.decode("utf-8", "replace"), error.decode("utf-8", "replace")
 
@@ -114,7 +118,9 @@ def called_names(tests: str) -> list[str]:
     return sorted(used - own - BUILTINS)
 
 
-async def run_tests(code: str, tests: str, limits: Limits, *, names: Sequence[str] | None = None) -> Run:
+async def run_tests(
+    code: str, tests: str, limits: Limits, *, names: Sequence[str] | None = None
+) -> Run:
     """Whether the solution ``code`` passes ``tests``, each in a box of its own.
 
     Args:
@@ -142,7 +148,9 @@ async def run_tests(code: str, tests: str, limits: Limits, *, names: Sequence[st
         await asyncio.gather(solution.end(), checker.end())
 
 
-async def _converse(solution: Box, checker: Box, code: str, tests: str, names: Sequence[str]) -> Run:
+async def _converse(
+    solution: Box, checker: Box, code: str, tests: str, names: Sequence[str]
+) -> Run:
     """Carry calls from the checker to the solution and answers back, until there is a verdict."""
     nonce = secrets.token_hex(16)
     answer = await _exchange(solution, {"code": code, "nonce": secrets.token_hex(16)})

@@ -1,7 +1,7 @@
 """IFEval: instructions that a program can check, strict and loose, per prompt and per instruction.
 
-Zero-shot, greedy. The rules are in `ifeval_rules`. Loose also accepts the answer without its first line, its last line,
-both, and each of these without asterisks: models like to add "Sure, here it is".
+Zero-shot, greedy. The rules are in `ifeval_rules`. Loose also accepts the answer without its first line,
+its last line, both, and each of these without asterisks: models like to add "Sure, here it is".
 """
 
 from __future__ import annotations

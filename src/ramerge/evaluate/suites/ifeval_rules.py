@@ -1,8 +1,9 @@
 """The 25 kinds of checkable instruction of IFEval (arXiv 2311.07911), as pure functions of the answer.
 
-The rules are those of the published checkers, quirks included (a "bullet" is a line that starts with `*` or `-`; a keyword is
-a regular expression). Two things differ, both because the published code needs NLTK's downloaded models: sentences
-and capital words are counted by the regular expressions below. Languages are told by langdetect, seeded.
+The rules are those of the published checkers, quirks included (a "bullet" is a line that starts with `*` or
+`-`; a keyword is a regular expression). Two things differ, both because the published code needs NLTK's
+downloaded models: sentences and capital words are counted by the regular expressions below. Languages are
+told by langdetect, seeded.
 """
 
 from __future__ import annotations
