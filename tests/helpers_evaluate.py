@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 
@@ -86,10 +86,8 @@ def serving(script):
 
     def target():
         asyncio.set_event_loop(loop)
-        try:
+        with suppress(RuntimeError):  # stopped
             loop.run_until_complete(main())
-        except RuntimeError:
-            pass  # stopped
 
     thread = threading.Thread(target=target, daemon=True)
     thread.start()

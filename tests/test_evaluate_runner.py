@@ -16,7 +16,6 @@ pytest.importorskip("aiohttp")
 pytest.importorskip("math_verify")
 
 from helpers_evaluate import Reply, by_question, serving, write_rows
-
 from ramerge._errors import ConfigError, HubError, OutputBusyError
 from ramerge.evaluate.asking import Asker
 from ramerge.evaluate.records import Answer, Options, Prompt, RetryableError, UnansweredError

@@ -37,7 +37,7 @@ memory, seconds, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 for limit, value in ((r.RLIMIT_AS, memory), (r.RLIMIT_CPU, seconds), (r.RLIMIT_FSIZE, 16 << 20),
                      (r.RLIMIT_CORE, 0), (r.RLIMIT_NOFILE, 64), (r.RLIMIT_NPROC, 32)):
     r.setrlimit(limit, (value, value))
-os.execv(sys.executable, [sys.executable, "-I", "-S", "-B", path])
+os.execv(sys.executable, [sys.executable, "-I", "-B", path])
 """
 
 
@@ -46,7 +46,7 @@ class Limits:
     """What a program may use.
 
     Attributes:
-        seconds: wall clock; processor time is limited to one second more.
+        seconds: wall clock; processor time is limited to little more, for processes that outlive it.
         memory_mb: address space.
     """
 
@@ -140,7 +140,7 @@ def command(files: Sequence[tuple[int, str]], main: str, limits: Limits, status:
     for descriptor, path in files:
         box += ["--ro-bind-data", str(descriptor), path]
     box += ["--remount-ro", "/", "--chdir", "/work", "--json-status-fd", str(status)]
-    seconds = int(limits.seconds) + 1
+    seconds = int(limits.seconds) + 3  # the wall clock ends a busy program first, and as a timeout
     return [
         *box,
         "--",

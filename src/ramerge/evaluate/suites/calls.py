@@ -57,7 +57,7 @@ def from_python(text: str) -> Calls | None:
     try:
         parsed = ast.parse(body.strip().strip("'"), mode="eval").body
         elements = [parsed] if isinstance(parsed, ast.Call) else parsed.elts  # type: ignore[attr-defined]
-        return [_call(element) for element in elements]
+        return [_call(element) for element in elements] or None
     except (
         SyntaxError,
         ValueError,

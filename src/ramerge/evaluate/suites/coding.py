@@ -74,8 +74,8 @@ class Problem:
 
     text: str
     checks: tuple[Check, ...]
-    functional: bool
     limits: Limits
+    functional: bool
     prelude: str = ""
 
     @property
@@ -121,17 +121,16 @@ def problem(row: Json, memory_mb: int) -> Problem:
     limits = Limits(FUNCTION_SECONDS, memory_mb)
     if "test_input" in row:
         pairs = list(zip(row["test_input"], row["test_output"], strict=True))[:MOST_TESTS]
-        seconds = float(row.get("test_time_limit") or SECONDS)
-        return Problem(
-            text, tuple((str(i), str(o)) for i, o in pairs), False, Limits(seconds, memory_mb)
-        )  # noqa: FBT003
+        limits = Limits(float(row.get("test_time_limit") or SECONDS), memory_mb)
+        return Problem(text, tuple((str(i), str(o)) for i, o in pairs), limits, functional=False)
     if "entry_point" in row:
         check = f"{row['test']}\ncheck({row['entry_point']})"
-        return Problem(text, (("", check),), True, limits, prelude="")  # noqa: FBT003
+        return Problem(text, (("", check),), limits, functional=True)
     tests = row.get("test_list") or row.get("test")
     if isinstance(tests, list) and tests:
         setup = str(row.get("test_setup_code") or "")
-        return Problem(text, tuple(("", str(t)) for t in tests), True, limits, prelude=setup)  # noqa: FBT003
+        checks = tuple(("", str(test)) for test in tests)
+        return Problem(text, checks, limits, functional=True, prelude=setup)
     raise CorruptInputError(f"a coding row has no tests: {str(row)[:80]!r}")
 
 

@@ -99,7 +99,7 @@ def _sentences(text: str, a: Any) -> bool:
 
 def _paragraphs(text: str, a: Any) -> bool:
     parts = _parts(re.split(r"\s?\*\*\*\s?", text))
-    return parts is not None and len(parts) == a["num_paragraphs"]
+    return parts is not None and len(parts) == int(a["num_paragraphs"])
 
 
 def _words(text: str, a: Any) -> bool:
@@ -115,11 +115,11 @@ def _first_word(text: str, a: Any) -> bool:
     if not words:
         return False
     first = re.split(r"[.,?!'\"]", words[0].lstrip("'").lstrip('"'))[0]
-    return first.lower() == a["first_word"].lower()
+    return first.lower() == str(a["first_word"]).lower()
 
 
 def _placeholders(text: str, a: Any) -> bool:
-    return len(re.findall(r"\[.*?\]", text)) >= a["num_placeholders"]
+    return len(re.findall(r"\[.*?\]", text)) >= int(a["num_placeholders"])
 
 
 def _postscript(text: str, a: Any) -> bool:
@@ -132,7 +132,7 @@ def _postscript(text: str, a: Any) -> bool:
 def _bullets(text: str, a: Any) -> bool:
     stars = re.findall(r"^\s*\*[^\*].*$", text, re.M)
     dashes = re.findall(r"^\s*-.*$", text, re.M)
-    return len(stars) + len(dashes) == a["num_bullets"]
+    return len(stars) + len(dashes) == int(a["num_bullets"])
 
 
 def _constrained(text: str, a: Any) -> bool:  # noqa: ARG001
@@ -141,12 +141,12 @@ def _constrained(text: str, a: Any) -> bool:  # noqa: ARG001
 
 def _highlights(text: str, a: Any) -> bool:
     found = re.findall(r"\*[^\n\*]*\*", text) + re.findall(r"\*\*[^\n\*]*\*\*", text)
-    return sum(bool(part.strip("*").strip()) for part in found) >= a["num_highlights"]
+    return sum(bool(part.strip("*").strip()) for part in found) >= int(a["num_highlights"])
 
 
 def _sections(text: str, a: Any) -> bool:
     pieces = re.split(r"\s?" + a["section_spliter"] + r"\s?\d+\s?", text)
-    return len(pieces) - 1 >= a["num_sections"]
+    return len(pieces) - 1 >= int(a["num_sections"])
 
 
 def _json(text: str, a: Any) -> bool:  # noqa: ARG001
