@@ -49,6 +49,7 @@ CLAIMS = (  # (ours, theirs): the ratios that the README may quote
     ("ramerge ram_plus", "ramerge ram"),
     ("ramerge ram", "cp base, read agents"),
     ("ramerge ram", "cp base, read agents, fsync"),
+    ("ramerge probe", "read base and agents"),
 )
 
 
@@ -75,6 +76,9 @@ def contenders(models: Path, out: Path, mergekit: Path | None) -> list[Contender
         Contender("cp base, read agents, fsync", ("bash", "-c", f"{read} && sync {out}/*")),
     ]
     found += [Contender(f"ramerge {m}", ours(models, out, m)) for m in ("ram", "ram_plus", "ties")]
+    everything = f"cat {' '.join(f'{m}/*.safetensors' for m in (base, *agents))} > /dev/null"
+    found.append(Contender("read base and agents", ("bash", "-c", everything)))
+    found.append(Contender("ramerge probe", probing(models)))
     if mergekit is not None:
         program = str(mergekit.with_name("mergekit-yaml"))
         memory = MERGEKIT_BYTES * max(prod(shape) for _, shape in shapes(SIZES[models.name]))
@@ -87,10 +91,19 @@ def contenders(models: Path, out: Path, mergekit: Path | None) -> list[Contender
 
 def ours(models: Path, out: Path, method: str) -> tuple[str, ...]:
     """Our command line for a model set."""
-    base, *agents = (str(models / name) for name in MODELS)
-    flags = [word for agent in agents for word in ("--agent", agent)]
-    command = [sys.executable, "-m", "ramerge", "merge", "--base", base, *flags]
+    command = [sys.executable, "-m", "ramerge", "merge", *inputs_of(models)]
     return (*command, "--method", method, "--out", str(out), "--json")
+
+
+def probing(models: Path) -> tuple[str, ...]:
+    """Our command line that only looks at a model set."""
+    return (sys.executable, "-m", "ramerge", "probe", *inputs_of(models), "--json", "-")
+
+
+def inputs_of(models: Path) -> list[str]:
+    """The flags that name a model set."""
+    base, *agents = (str(models / name) for name in MODELS)
+    return ["--base", base, *(word for agent in agents for word in ("--agent", agent))]
 
 
 def starters(models: Path, out: Path, mergekit: Path | None) -> list[Contender]:
@@ -274,7 +287,7 @@ def bench_set(name: str, arguments: argparse.Namespace, mergekit: Path | None) -
     passes = {
         entry: json.loads(runs[0].output)["passes"]
         for entry, runs in costs.items()
-        if "ramerge" in entry
+        if entry.startswith("ramerge") and entry != "ramerge probe"
     }
     state = f"{'cold' if arguments.cold else 'warm'} page cache, median of {arguments.rounds}"
     return [

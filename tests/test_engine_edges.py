@@ -319,3 +319,16 @@ def test_changes_that_cancel_are_not_lost_to_rounding():
     up, down = np.array([1, 1, 0, 0], np.float32), np.array([-1, 0, 0, 0], np.float32)
     _, outcome, _ = run(base, [{"w": up}, {"w": down}], "ram")
     assert outcome.records["w"].tallies[0] == (2, 0)
+
+
+@pytest.mark.parametrize(("method", "parameters"), [("ram", {}), ("ram_plus", {"r": 0.0})])
+def test_no_sample_is_read_where_lambda_cannot_vary(method, parameters, monkeypatch):
+    def refuse(self):
+        raise AssertionError("sampled")
+
+    monkeypatch.setattr("ramerge.engine.Loop._sampled_overlap", refuse)
+    base, agents = three()
+    _, outcome, _ = run(base, agents, method, parameters)
+    assert outcome.lambdas["model"] == (1.0, 1.0, 1.0)
+    with pytest.raises(AssertionError, match="sampled"):
+        run(base, agents, "ram_plus", {"r": 0.1})

@@ -14,6 +14,7 @@ second pass. A sample may pick the guess and never the result.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -28,15 +29,15 @@ from ramerge.kernels import codec, fuse, limits, sample
 from ramerge.methods import rules
 from ramerge.methods.base import Context, Method, keywords
 from ramerge.planning import CHUNK, Plan, TensorPlan
-from ramerge.probes.measure import ChunkMeasures, Measures, join
-from ramerge.probes.measure import measure as measure_chunk
+from ramerge.probes import measure as measures
+from ramerge.probes.measure import ChunkMeasures, Measures, extend, nothing
 from ramerge.probes.overlap import Overlap
 from ramerge.records import ChunkRecord, Outcome, TensorRecord, fold
 
 R = TypeVar("R")
-# For the guess one block in `SAMPLED` is read, and never fewer than `sample.MOST` of a tensor. `DOUBT` is the relative error
-# of the sampled counts up to which it pays to merge with the guess at once.
-SAMPLED = 100
+# For the guess one block in `SAMPLED` is read, at least one of each tensor and `sample.MOST` of each group. `DOUBT` is the
+# relative error of the sampled counts up to which it pays to merge with the guess at once.
+SAMPLED = 400
 DOUBT = 0.04
 
 
@@ -116,12 +117,17 @@ class Loop:
     def guess(self) -> tuple[dict[str, tuple[float, ...]], set[str]]:
         """λ per group from a sample, and the groups where it is safe to merge with it at once.
 
-        Safe means that λ stays the same when the sampled unique counts are off by `DOUBT` either way.
+        Safe means that λ stays the same when the sampled unique counts are off by `DOUBT` either way. No sample is
+        needed where λ is the same for ρ = 0 and ρ = ∞: it lies between the two.
         """
-        plan, rule = self.plan, self._lambda
+        plan, rule, n = self.plan, self._lambda, len(self.plan.agents)
         groups = {t.group: t for t in plan.merged}
         if rule is None:
             return dict.fromkeys(groups, ()), set(groups)
+        apart, together = Overlap(n), Overlap(n, {(1 << n) - 1: 1})
+        ends = {g: (rule(apart, t.values), rule(together, t.values)) for g, t in groups.items()}
+        if all(low == high for low, high in ends.values()):
+            return {g: low for g, (low, _) in ends.items()}, set(groups)
         sampled = self._sampled_overlap()
         lambdas = {g: rule(o, groups[g].values) for g, o in sampled.items()}
         sure = {
@@ -137,10 +143,11 @@ class Loop:
     def _sampled_overlap(self) -> dict[str, Overlap]:
         plan, agents = self.plan, len(self.plan.agents)
         worker = Worker(plan, limits.BLOCK)
+        sizes = Counter(t.group for t in plan.merged)
         parts: dict[str, list[Overlap]] = {}
         for tensor in plan.merged:
             n = tensor.output.elements
-            most = max(sample.MOST, n // limits.BLOCK // SAMPLED)
+            most = max(1, sample.MOST // sizes[tensor.group], n // limits.BLOCK // SAMPLED)
             seen = []
             for at in sample.blocks(n, most):
                 task = Task(tensor, int(at), min(int(at) + limits.BLOCK, n))
@@ -223,20 +230,32 @@ def measure(
 
     def work(worker: Worker, task: Task) -> ChunkMeasures:
         worker.read(task)
-        overlap = count(worker, task)
-        out_code = codec.CODES[task.tensor.output.dtype]
-        return measure_chunk(worker, overlap, bound=bound, out_code=out_code)
+        return measure_chunk(worker, task, bound)
 
     records: dict[str, Measures] = {}
-    pending: list[ChunkMeasures] = []
-    for task, record in stream(
+    record = empty = nothing(len(plan.agents))
+    for task, found in stream(
         plan, plan.merged, work, run=run, chunk=chunk, progress=progress, phase="probe"
     ):
-        pending.append(record)
+        record = extend(record, found)
         if task.last:
-            records[task.tensor.name] = join(len(plan.agents), pending)
-            pending = []
+            records[task.tensor.name], record = record, empty
     return records
+
+
+def measure_chunk(worker: Worker, task: Task, bound: float) -> ChunkMeasures:
+    """Statistics of the chunk in the worker's buffers."""
+    out_code = codec.CODES[task.tensor.output.dtype]
+    found: Any = None
+
+    def run() -> tuple[int, I64]:
+        nonlocal found
+        table = _table(worker)
+        flags, *found = measures.measure(worker, table, bound=bound, out_code=out_code)
+        return flags, table
+
+    table = numeric.settle(worker, task, run, None)
+    return ChunkMeasures(_overlap(worker, table), *found)
 
 
 def count(worker: Worker, task: Task) -> Overlap:

@@ -124,6 +124,26 @@ def test_plan(server, giants, size, record):
 
 
 @pytest.mark.faults
+def test_probe(server, giants, tmp_path, record):
+    """Every changed element is found among 70 billion, in the memory of a small model."""
+    root, values, total = giants
+    agents = [f"--agent={n}={root / n}" for n in AGENTS]
+    written = tmp_path / "probe.json"
+    result = server.run(
+        ["probe", f"--base={root / 'base'}", *agents, f"--json={written}", "--quiet"]
+    )
+    assert result.code == 0, result
+    assert result.rss < 1000 * MEGABYTES, result.rss
+    report = json.loads(written.read_text())
+    assert report["elements"] == total // 2
+    for agent in report["agents"]:
+        changed = sum(np.count_nonzero(v) for v in values[agent["name"]].values())
+        assert agent["changed"] == changed
+    record("8 scale", f"probe of 4 × {total / 1e9:.0f} GB", "1",
+           f"counts exact; {result.seconds / 60:.0f} min, {result.rss / 1000:.0f} MB")  # fmt: skip
+
+
+@pytest.mark.faults
 def test_no_room_is_said_before_anything_is_made(server, giants, tmp_path, record):
     root, _, total = giants
     free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize

@@ -6,170 +6,285 @@ nothing depends on chunks or threads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 
 from ramerge._types import F64, I64
 from ramerge.kernels.codec import JIT, decode, encode, float_to_bits
-from ramerge.kernels.fuse import load
+from ramerge.kernels.fuse import load, tally
 from ramerge.kernels.limits import BLOCK
-from ramerge.probes.gram import LANES
 from ramerge.probes.overlap import Overlap
 
 EXPONENTS = 256  # binary exponents of float32; entry e counts 2^(e-127) <= |tau| < 2^(e-126)
 MASKS = ("abs", "exact", "grid")
+QUARTER = BLOCK // 4
+TABLES = 4  # histograms filled in turn: an element need not wait until the one before it is counted
 
 
-@njit(**JIT)
-def _count_masks(x, theta, agents, k, epsilon, base_code, room, rounded, found):
-    """Changed elements of one block under each of `MASKS`: int64 ``found[N, 3]`` is added to."""
-    for t in range(agents):
-        a = theta[t]
-        encode(a, base_code, 0, k, room)
-        decode(room, base_code, 0, k, rounded)
-        beyond, different, visible = np.uint32(0), np.uint32(0), np.uint32(0)
+class Room(NamedTuple):
+    """Working arrays of one thread, beside a `kernels.fuse.Scratch`."""
+
+    rows: Any  # float64 [1 + N, BLOCK]: the base's values, then the task vectors; zero beyond the block's end
+    partial: Any  # float64 [QUARTER]
+    recoded: Any  # uint8 [8 * BLOCK]
+    up: Any  # uint32 [BLOCK]: bit t where agent t changed the element, upwards
+    down: Any  # uint32 [BLOCK]
+    exponent: Any  # uint32 [BLOCK]
+    tables: Any  # uint32 [N, TABLES, EXPONENTS]
+
+
+class Sums(NamedTuple):
+    """What the kernel adds to: the fields of `Measures` that go by these names."""
+
+    largest: Any
+    exponents: Any
+    conflicts: Any
+    disputed: Any
+    masks: Any
+    lost: Any
+
+
+def _room(n: int) -> Room:
+    return Room(
+        rows=np.empty((1 + n, BLOCK)),
+        partial=np.empty(QUARTER),
+        recoded=np.empty(8 * BLOCK, np.uint8),
+        up=np.empty(BLOCK, np.uint32),
+        down=np.empty(BLOCK, np.uint32),
+        exponent=np.empty(BLOCK, np.uint32),
+        tables=np.zeros((n, TABLES, EXPONENTS), np.uint32),
+    )
+
+
+def _sums(n: int) -> Sums:
+    return Sums(
+        largest=np.zeros(n),
+        exponents=np.zeros((n, EXPONENTS), np.int64),
+        conflicts=np.zeros((n, n), np.int64),
+        disputed=np.zeros(n, np.int64),
+        masks=np.zeros((n, len(MASKS)), np.int64),
+        lost=np.zeros(n, np.int64),
+    )
+
+
+@njit(inline="always", **JIT)
+def _count_masks(x, a, t, k, epsilon, same_dtype, base_code, recoded, rounded, masks):
+    """Agent t's changed elements of one block under each of `MASKS`."""
+    beyond, different = np.uint32(0), np.uint32(0)
+    for i in range(k):
+        beyond += np.uint32(abs(a[i] - x[i]) > epsilon)
+        different += np.uint32(a[i] != x[i])
+    visible = different
+    if not same_dtype:
+        encode(a, base_code, 0, k, recoded)
+        decode(recoded, base_code, 0, k, rounded)
+        visible = np.uint32(0)
         for i in range(k):
-            beyond += np.uint32(abs(a[i] - x[i]) > epsilon)
-            different += np.uint32(a[i] != x[i])
             visible += np.uint32(rounded[i] != x[i])
-        found[t, 0] += beyond
-        found[t, 1] += different
-        found[t, 2] += visible
+    masks[t, 0] += beyond
+    masks[t, 1] += different
+    masks[t, 2] += visible
+
+
+@njit(inline="always", **JIT)
+def _count_lost(x, a, k, bit, pattern, out_code, recoded, stored, ours):
+    """Changed elements of one block that storing both models would make equal."""
+    encode(x, out_code, 0, k, recoded)
+    decode(recoded, out_code, 0, k, stored)
+    encode(a, out_code, 0, k, recoded)
+    decode(recoded, out_code, 0, k, ours)
+    gone = np.uint32(0)
+    for i in range(k):
+        gone += np.uint32(ours[i] == stored[i]) & np.uint32(pattern[i] & bit != 0)
+    return gone
+
+
+@njit(inline="always", **JIT)
+def _differences(x, a, k, row, partial):
+    """Task vector of one block into ``row``, in float64; returns its largest magnitude."""
+    for i in range(k):
+        row[i] = np.float64(a[i]) - np.float64(x[i])
+    for i in range(k, BLOCK):
+        row[i] = 0.0
+    q0, q1, q2, q3 = (
+        row[:QUARTER],
+        row[QUARTER : 2 * QUARTER],
+        row[2 * QUARTER : 3 * QUARTER],
+        row[3 * QUARTER :],
+    )
+    for i in range(
+        QUARTER
+    ):  # halving, here and in `_product`: comparisons in a row would wait for one another
+        upper = max(abs(q0[i]), abs(q1[i]))
+        lower = max(abs(q2[i]), abs(q3[i]))
+        partial[i] = max(upper, lower)
+    largest = 0.0
+    for i in range(QUARTER):
+        largest = max(largest, partial[i])
+    return largest
 
 
 @njit(**JIT)
-def _largest(row, k):
-    """Largest magnitude in float64 ``row[:k]``; by lanes, so that comparisons need not wait for one another."""
-    lanes = np.zeros(LANES, np.float64)
-    whole = k // LANES * LANES
-    for i in range(0, whole, LANES):
-        for j in range(LANES):
-            size = abs(row[i + j])
-            lanes[j] = size if size > lanes[j] else lanes[j]
+def _product(u, v, partial):
+    """Inner product of float64 ``[BLOCK]`` rows, added as a tree of fixed shape: the same bits on every processor."""
+    u0, u1, u2, u3 = (
+        u[:QUARTER],
+        u[QUARTER : 2 * QUARTER],
+        u[2 * QUARTER : 3 * QUARTER],
+        u[3 * QUARTER :],
+    )
+    v0, v1, v2, v3 = (
+        v[:QUARTER],
+        v[QUARTER : 2 * QUARTER],
+        v[2 * QUARTER : 3 * QUARTER],
+        v[3 * QUARTER :],
+    )
+    for i in range(QUARTER):
+        partial[i] = (u0[i] * v0[i] + u1[i] * v1[i]) + (u2[i] * v2[i] + u3[i] * v3[i])
+    half = QUARTER // 2
+    while half:
+        upper = partial[half : 2 * half]
+        for i in range(half):
+            partial[i] += upper[i]
+        half //= 2
+    return partial[0]
+
+
+@njit(inline="always", **JIT)
+def _count_exponents(x, a, k, bit, pattern, exponent, tables):
+    """Binary exponents of one block's changes. Unchanged elements go to entry 0, which is cleared in the end."""
+    for i in range(k):
+        seen = float_to_bits(np.float32(abs(a[i] - x[i]))) >> np.uint32(23)
+        exponent[i] = seen if pattern[i] & bit else np.uint32(0)
+    t0, t1, t2, t3 = tables[0], tables[1], tables[2], tables[3]
+    whole = k // TABLES * TABLES
+    for i in range(0, whole, TABLES):
+        four = exponent[i : i + TABLES]
+        t0[four[0]] += np.uint32(1)
+        t1[four[1]] += np.uint32(1)
+        t2[four[2]] += np.uint32(1)
+        t3[four[3]] += np.uint32(1)
     for i in range(whole, k):
-        lanes[0] = max(lanes[0], abs(row[i]))
-    return lanes.max()
+        t0[exponent[i]] += np.uint32(1)
 
 
 @njit(**JIT)
-def _products(rows, count, out):
-    """Inner products of ``rows[:count]`` (float64 ``[., BLOCK]``) into ``out[count, count]``."""
-    lanes = np.empty(LANES, np.float64)
-    for p in range(count):
+def _count_conflicts(up, down, n, k, conflicts, disputed):
+    """Opposite directions in one block, by pair and by agent."""
+    for t in range(n):
+        mine = np.uint32(t)
+        against = np.uint32(0)
+        for i in range(k):
+            rises, falls = (up[i] >> mine) & np.uint32(1), (down[i] >> mine) & np.uint32(1)
+            against += rises & np.uint32(down[i] != 0) | falls & np.uint32(up[i] != 0)
+        disputed[t] += against
+        for u in range(t + 1, n):
+            other = np.uint32(u)
+            apart = np.uint32(0)
+            for i in range(k):
+                opposed = (up[i] >> mine) & (down[i] >> other) | (down[i] >> mine) & (
+                    up[i] >> other
+                )
+                apart += opposed & np.uint32(1)
+            conflicts[t, u] += apart
+            conflicts[u, t] += apart
+
+
+@njit(**JIT)
+def _measure_agents(base_code, codes, k, bound, out_code, scratch, room, sums):
+    """All that concerns one agent at a time, of one block; sets ``room.rows[1:]``, ``room.up`` and ``room.down``."""
+    x, pattern, up, down = scratch.x, scratch.pattern, room.up, room.down
+    stored, ours = scratch.spare[0], scratch.spare[1]
+    for i in range(k):
+        up[i] = np.uint32(0)
+        down[i] = np.uint32(0)
+    for t in range(codes.size):
+        a, bit, same = scratch.theta[t], np.uint32(1) << np.uint32(t), codes[t] == base_code
+        largest = _differences(x, a, k, room.rows[1 + t], room.partial)
+        sums.largest[t] = max(sums.largest[t], largest)
+        _count_masks(x, a, t, k, bound, same, base_code, room.recoded, ours, sums.masks)
+        if not same or out_code != base_code:  # what is stored as it is loses nothing
+            sums.lost[t] += _count_lost(x, a, k, bit, pattern, out_code, room.recoded, stored, ours)
+        _count_exponents(x, a, k, bit, pattern, room.exponent, room.tables[t])
+        for i in range(k):
+            mine = pattern[i] & bit
+            up[i] |= mine if a[i] > x[i] else np.uint32(0)
+            down[i] |= mine if a[i] < x[i] else np.uint32(0)
+
+
+@njit(**JIT)
+def _multiply(x, k, streams, rows, partial, out):
+    """Products of the base's values, which become row 0, and of all task vectors of one block."""
+    first = rows[0]
+    for i in range(k):
+        first[i] = x[i]
+    for i in range(k, BLOCK):
+        first[i] = 0.0
+    for p in range(1 + streams):
         u = rows[p]
-        for q in range(p, count):
-            v = rows[q]
-            lanes[:] = 0.0
-            for i in range(0, BLOCK, LANES):
-                for j in range(LANES):
-                    lanes[j] += u[i + j] * v[i + j]
-            total = 0.0
-            for j in range(LANES):
-                total += lanes[j]
-            out[p, q] = total
-            out[q, p] = total
+        for q in range(p, 1 + streams):
+            out[p, q] = out[q, p] = _product(u, rows[q], partial)
 
 
 @njit(**JIT)
-def measure_block(
-    base, base_code, agents, codes, at, k, epsilon, grid, bound, out_code, scratch, rows, room,
-    gram, largest, exponents, conflicts, disputed, masks, lost,
+def _collect(tables, exponents):
+    """Add up and clear the histograms; entry 0, where unchanged elements went, counts nothing."""
+    for t in range(tables.shape[0]):
+        for table in tables[t]:
+            for e in range(1, EXPONENTS):
+                exponents[t, e] += table[e]
+            table[:] = 0
+
+
+@njit(**JIT)
+def measure_chunk(
+    base, base_code, agents, codes, n, epsilon, grid, bound, out_code, scratch, room, sums, products, counts, patterns,
 ):  # fmt: skip
-    """Measure one block.
+    """Measure one chunk, block by block.
 
     Args:
-        base: raw chunk; the arguments up to ``grid`` are those of `kernels.fuse.load`.
+        base: raw chunk; the arguments up to ``grid`` are those of `kernels.fuse.count`.
         base_code: dtype of ``base``.
         agents: raw chunks, uint8 ``[N, capacity]``.
         codes: int64 ``[N]``.
-        at: first element of the block in the chunk.
-        k: its elements.
+        n: elements in the chunk.
         epsilon: the mask in force.
         grid: the mask in force.
         bound: epsilon of the `abs` mask, whatever is in force.
         out_code: dtype that a merge would be stored in.
         scratch: a `kernels.fuse.Scratch`.
-        rows: float64 ``[1 + N, BLOCK]``.
-        room: uint8 ``[8 * BLOCK]``.
-        gram: float64 ``[1 + N, 1 + N]``, set: products of the base's values (row 0) and the task vectors.
-        largest: float64 ``[N]``: largest magnitudes so far.
-        exponents: int64 ``[N, 256]``: see `EXPONENTS`; added to, like all that follow.
-        conflicts: int64 ``[N, N]``: elements that both changed, in opposite directions.
-        disputed: int64 ``[N]``: shared elements of the agent that some other agent moves the other way.
-        masks: int64 ``[N, 3]``: changed elements under each of `MASKS`.
-        lost: int64 ``[N]``: changed elements that a cast to ``out_code`` would make equal to the base's.
+        room: a `Room`.
+        sums: a `Sums`, added to.
+        products: float64 ``[blocks, 1 + N, 1 + N]``, set: products of the base's values (row 0) and the task vectors.
+        counts: int64 ``[2^N]``, added to; or
+        patterns: uint32 ``[n]``, filled where its size is not 0, as in `kernels.fuse.count`.
+
+    Returns:
+        Flags of non-finite inputs, as `kernels.fuse.load` gives them.
     """
-    x, theta, pattern, contributors = (
-        scratch.x,
-        scratch.theta,
-        scratch.pattern,
-        scratch.contributors,
-    )
-    n = codes.size
-    load(base, base_code, agents, codes, at, k, epsilon, grid, 0, x, theta, pattern, contributors)
-    for i in range(k):
-        rows[0, i] = x[i]
-    for t in range(n):
-        a, row = theta[t], rows[1 + t]
-        for i in range(k):
-            row[i] = np.float64(a[i]) - np.float64(x[i])
-        largest[t] = max(largest[t], _largest(row, k))
-    for row in rows[: 1 + n]:
-        for i in range(k, BLOCK):
-            row[i] = 0.0
-    _products(rows, 1 + n, gram)
-    _count_masks(x, theta, n, k, bound, base_code, room, scratch.spare[0], masks)
-    stored, ours = scratch.spare[0], scratch.spare[1]
-    encode(x, out_code, 0, k, room)
-    decode(room, out_code, 0, k, stored)
-    for t in range(n):
-        row, bit = rows[1 + t], np.uint32(1) << np.uint32(t)
-        encode(theta[t], out_code, 0, k, room)
-        decode(room, out_code, 0, k, ours)
-        gone = np.uint32(0)
-        for i in range(k):
-            gone += np.uint32(ours[i] == stored[i]) & np.uint32(pattern[i] & bit != 0)
-        lost[t] += gone
-        counts = exponents[t]
-        for i in range(
-            k
-        ):  # unchanged elements go to entry 0, which no changed one reaches; `measure` clears it
-            seen = float_to_bits(np.float32(abs(row[i]))) >> np.uint32(23)
-            counts[seen if pattern[i] & bit else np.uint32(0)] += 1
-    _count_conflicts(rows, pattern, n, k, scratch.spare[2], scratch.spare[3], conflicts, disputed)
-
-
-@njit(**JIT)
-def _count_conflicts(rows, pattern, n, k, ups, downs, conflicts, disputed):
-    """Opposite directions, by pair and by agent; ``ups`` and ``downs`` are scratch ``[BLOCK]``."""
-    for i in range(k):
-        ups[i] = np.float32(0)
-        downs[i] = np.float32(0)
-    for t in range(n):
-        row, bit = rows[1 + t], np.uint32(1) << np.uint32(t)
-        for i in range(k):
-            mine = np.float32((pattern[i] & bit) != 0)
-            ups[i] += mine * np.float32(row[i] > 0)
-            downs[i] += mine * np.float32(row[i] < 0)
-    for t in range(n):
-        row, bit = rows[1 + t], np.uint32(1) << np.uint32(t)
-        against = np.uint32(0)
-        for i in range(k):
-            opposed = (row[i] > 0) & (downs[i] > 0) | (row[i] < 0) & (ups[i] > 0)
-            against += np.uint32(opposed) & np.uint32((pattern[i] & bit) != 0)
-        disputed[t] += against
-        for u in range(t + 1, n):
-            other, both = rows[1 + u], bit | np.uint32(1) << np.uint32(u)
-            apart = np.uint32(0)
-            for i in range(k):
-                opposite = (row[i] > 0) & (other[i] < 0) | (row[i] < 0) & (other[i] > 0)
-                apart += np.uint32(opposite) & np.uint32((pattern[i] & both) == both)
-            conflicts[t, u] += apart
-            conflicts[u, t] += apart
+    streams = codes.size
+    flags = np.uint64(0)
+    for b in range(products.shape[0]):
+        at = b * BLOCK
+        k = min(BLOCK, n - at)
+        flags |= load(
+            base, base_code, agents, codes, at, k, epsilon, grid, 0,
+            scratch.x, scratch.theta, scratch.pattern, scratch.contributors,
+        )  # fmt: skip
+        if patterns.size:
+            patterns[at : at + k] = scratch.pattern[:k]
+        else:
+            tally(scratch.pattern, k, streams, counts)
+        _measure_agents(base_code, codes, k, bound, out_code, scratch, room, sums)
+        _multiply(scratch.x, k, streams, room.rows, room.partial, products[b])
+        if streams > 1:
+            _count_conflicts(room.up, room.down, streams, k, sums.conflicts, sums.disputed)
+    _collect(room.tables, sums.exponents)
+    return flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,69 +311,62 @@ class Measures:
     masks: I64
     lost: I64
 
+    def __add__(self, other: Measures) -> Measures:
+        return Measures(
+            overlap=self.overlap + other.overlap,
+            gram=self.gram + other.gram,
+            largest=np.maximum(self.largest, other.largest),
+            exponents=self.exponents + other.exponents,
+            conflicts=self.conflicts + other.conflicts,
+            disputed=self.disputed + other.disputed,
+            masks=self.masks + other.masks,
+            lost=self.lost + other.lost,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ChunkMeasures:
-    """`Measures` of a chunk, with the products of every block apart: float64 ``[blocks, 1 + N, 1 + N]``."""
+    """What the kernel found in a chunk; ``products`` by block: float64 ``[blocks, 1 + N, 1 + N]``."""
 
-    whole: Measures
-    blocks: F64
-
-
-def measure(worker: Any, overlap: Overlap, *, bound: float, out_code: int) -> ChunkMeasures:
-    """Measure the chunk in a worker's buffers (`chunks.Worker`)."""
-    plan, n = worker.plan, len(worker.plan.agents)
-    starts = range(0, worker.n, BLOCK)
-    grams = np.zeros((len(starts), 1 + n, 1 + n))
-    rows, room = np.zeros((1 + n, BLOCK)), np.empty(8 * BLOCK, np.uint8)
-    largest, exponents = np.zeros(n), np.zeros((n, EXPONENTS), np.int64)
-    conflicts, disputed = np.zeros((n, n), np.int64), np.zeros(n, np.int64)
-    masks, lost = np.zeros((n, len(MASKS)), np.int64), np.zeros(n, np.int64)
-    for b, at in enumerate(starts):
-        measure_block(
-            worker.base, worker.base_code, worker.agents, worker.codes, at, min(BLOCK, worker.n - at),
-            worker.real(plan.epsilon), plan.grid, worker.real(bound), out_code, worker.scratch, rows, room,
-            grams[b], largest, exponents, conflicts, disputed, masks, lost,
-        )  # fmt: skip
-    exponents[:, 0] = 0
-    empty = np.zeros((1 + n, 1 + n))
-    return ChunkMeasures(
-        Measures(overlap, empty, largest, exponents, conflicts, disputed, masks, lost), grams
-    )
+    overlap: Overlap
+    sums: Sums
+    products: F64
 
 
-def join(agents: int, chunks: Sequence[ChunkMeasures]) -> Measures:
-    """The record of a tensor from its chunks, in order."""
-    blocks = (
-        np.concatenate([c.blocks for c in chunks])
-        if chunks
-        else np.zeros((0, 1 + agents, 1 + agents))
-    )
-    gram = (
-        np.add.accumulate(blocks, axis=0)[-1] if len(blocks) else np.zeros((1 + agents, 1 + agents))
-    )
-    return _sum(agents, [c.whole for c in chunks], gram)
+def measure(worker: Any, counts: I64, *, bound: float, out_code: int) -> tuple[int, Sums, F64]:
+    """Measure the chunk in a worker's buffers (`chunks.Worker`).
+
+    Args:
+        worker: whose ``patterns`` are filled where they have room.
+        counts: int64 ``[2^N]``, added to; or empty.
+        bound: epsilon of the `abs` mask.
+        out_code: dtype that a merge would be stored in.
+
+    Returns:
+        Flags of non-finite inputs, sums, and products by block.
+    """
+    w, n = worker, len(worker.plan.agents)
+    sums = _sums(n)
+    products = np.zeros((-(-w.n // BLOCK), 1 + n, 1 + n))
+    flags = measure_chunk(
+        w.base, w.base_code, w.agents, w.codes, w.n, w.real(w.plan.epsilon), w.plan.grid, w.real(bound),
+        out_code, w.scratch, _room(n), sums, products, counts, w.patterns[: w.n],
+    )  # fmt: skip
+    return flags, sums, products
 
 
-def total(agents: int, parts: Sequence[Measures]) -> Measures:
+def nothing(agents: int) -> Measures:
+    """The record of no elements."""
+    return Measures(Overlap(agents), np.zeros((1 + agents, 1 + agents)), *_sums(agents))
+
+
+def extend(record: Measures, chunk: ChunkMeasures) -> Measures:
+    """A tensor's record with its next chunk; products are added block by block, so that chunks leave no trace."""
+    gram = np.add.accumulate(np.concatenate([record.gram[None], chunk.products]))[-1]
+    added = record + Measures(chunk.overlap, record.gram, *chunk.sums)
+    return replace(added, gram=gram)
+
+
+def total(agents: int, parts: Iterable[Measures]) -> Measures:
     """The record of all elements of ``parts``, added in order."""
-    gram = np.zeros((1 + agents, 1 + agents))
-    for part in parts:
-        gram = gram + part.gram
-    return _sum(agents, parts, gram)
-
-
-def _sum(n: int, parts: Sequence[Measures], gram: F64) -> Measures:
-    def added(name: str, shape: tuple[int, ...]) -> I64:
-        return sum((getattr(p, name) for p in parts), np.zeros(shape, np.int64))
-
-    return Measures(
-        overlap=Overlap.total(n, (p.overlap for p in parts)),
-        gram=gram,
-        largest=np.max([np.zeros(n), *(p.largest for p in parts)], axis=0),
-        exponents=added("exponents", (n, EXPONENTS)),
-        conflicts=added("conflicts", (n, n)),
-        disputed=added("disputed", (n,)),
-        masks=added("masks", (n, len(MASKS))),
-        lost=added("lost", (n,)),
-    )
+    return sum(parts, start=nothing(agents))
