@@ -124,7 +124,7 @@ INSTRUCTIONS = {
         "[name]",
     ),
     "detectable_content:postscript": ({"postscript_marker": "P.S."}, "x\nP. S. y", "x PS y"),
-    "detectable_format:number_bullet_lists": ({"num_bullets": 2}, "* a\n- b", "* a\n- b\n- c"),
+    "detectable_format:number_bullet_lists": ({"num_bullets": 2}, "* a\n- b", "* a\nb"),
     "detectable_format:constrained_response": ({}, "My answer is maybe.", "maybe"),
     "detectable_format:number_highlighted_sections": (
         {"num_highlights": 2},

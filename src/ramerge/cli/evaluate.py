@@ -1,4 +1,4 @@
-"""`ramerge evaluate` and `ramerge compare`: score models on the paper's suites, and put runs side by side."""
+"""`ramerge evaluate`: score models on the paper's suites."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import typer
 
 from ramerge._errors import ConfigError, TaskFailuresError
 from ramerge.cli import options as opt
+from ramerge.cli.compare import show
 from ramerge.cli.render import say
 
 if TYPE_CHECKING:
-    from ramerge.evaluate.report import EvaluationReport
     from ramerge.evaluate.runner import Estimate, Step
 
 EVERY_TASKS = 50  # progress lines where nobody watches a terminal
@@ -113,7 +113,7 @@ def evaluate(
     )
     if dry_run:
         return
-    _print(report, as_json=json_output)
+    show(report, as_json=json_output)
     if not quiet:
         say("note", f"wrote {out / 'report.html'}")
     if report.errors:
@@ -121,41 +121,6 @@ def evaluate(
             f"{report.errors} tasks got no answer; their cells are incomplete",
             hint="run the same command again",
         )
-
-
-def compare(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Directories of finished evaluations.")
-    ],
-    *,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Also write a report.")
-    ] = None,
-    json_output: opt.AsJson = False,
-) -> None:
-    """Put the models of several evaluations into one table, with paired differences.
-
-    Example: ramerge compare scores-base scores-merged
-    """
-    from ramerge.evaluate.compare import compare as read
-    from ramerge.evaluate.report import write
-
-    report = read(runs)
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        write(report, out)
-    _print(report, as_json=json_output)
-
-
-def _print(report: EvaluationReport, *, as_json: bool) -> None:
-    import json
-
-    from ramerge.evaluate.render import markdown
-    from ramerge.evaluate.report import finite
-
-    typer.echo(
-        json.dumps(finite(report.as_json()), ensure_ascii=False) if as_json else markdown(report)
-    )
 
 
 def _named(pairs: list[str], option: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The report as Markdown and as one HTML file without scripts or remote parts. Model names and texts are data: escaped."""
+"""The report as Markdown, for terminals and model cards. Model names and texts are data: escaped."""
 
 from __future__ import annotations
 
@@ -9,63 +9,84 @@ from ramerge.evaluate.report import Cell, EvaluationReport, Key, published
 from ramerge.evaluate.statistics import Estimate
 
 SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\|`*_[]<>#&!"} | {"\n": " ", "\r": " "})
+NOTE = (
+    "Brackets are 95 % intervals: Wilson's for tasks won or lost, else a bootstrap over tasks; averages by MOVER. "
+    "Differences are paired bootstraps over the same tasks. A cell with errors enters no average and is never best."
+)
+EVENTS = {
+    "crash": "a program crashed",
+    "malformed": "nothing to score could be read from the answer",
+    "out of turns": "no answer within the allowed turns",
+    "timeout": "a program ran out of time",
+    "truncated": "the answer was cut off by the token budget",
+}
 
-Table = tuple[
-    str, list[str], list[list[str]]
-]  # title, head, rows; "*" before a cell marks the best
-
-
-def tables(report: EvaluationReport) -> list[Table]:
-    """Everything the report shows, as plain cells."""
-    main = [k for k in report.keys if any(r[k].main for r in report.cells.values() if k in r)]
-    rest = [k for k in report.keys if k not in main]
-    found = [
-        (
-            "Scores (main metric of each data set, percent)",
-            ["model", *map(_label, main)],
-            _rows(report, main),
-        ),
-        ("Averages over complete columns", *_averages(report)),
-    ]
-    if rest:
-        found.append(("Further metrics", ["model", *map(_label, rest)], _rows(report, rest)))
-    if report.merge_seconds:
-        found.append(("Score against merge time", *_pareto(report)))
-    flags = _flags(report)
-    if flags:
-        found.append(("What happened on the way", ["model", "data set", "event", "tasks"], flags))
-    found.append((f"As published ({published()['source']})", *_published()))
-    return [(title, head, rows) for title, head, rows in found]
+Table = tuple[str, list[str], list[list[str]]]  # title, head, rows; `STRONG` before a cell marks it
+STRONG = "\0"  # no name that a user can give holds it
 
 
 def markdown(report: EvaluationReport) -> str:
-    """The report as Markdown; the best of a column is bold."""
+    """The report as Markdown; the best of a column, and differences from 0, are bold."""
     parts = ["# Evaluation\n"]
     for title, head, rows in tables(report):
         lines = ["| " + " | ".join(map(_escaped, head)) + " |", "|" + "---|" * len(head)]
         lines += ["| " + " | ".join(map(_marked, row)) + " |" for row in rows]
         parts.append(f"## {title}\n\n" + "\n".join(lines) + "\n")
-    return "\n".join([*parts, NOTE])
+    return "\n".join([*parts, NOTE]) + "\n"
 
 
-def html(report: EvaluationReport) -> str:
-    """The report as one self-contained page."""
-    from jinja2 import Environment, PackageLoader
+def tables(report: EvaluationReport) -> list[Table]:
+    """Everything the report shows, as plain cells; tables without rows are left out."""
+    main, rest = report.main, [key for key in report.keys if key not in report.main]
+    found: list[Table] = [
+        (
+            "Scores, percent",
+            ["model", *map(label, main)],
+            _rows(report, main) + _published_rows(main),
+        ),
+        ("Averages over complete columns", *_averages(report)),
+        (f"Minus {report.models[0]}, points" if report.models else "", *_differences(report)),
+        ("Further metrics", ["model", *map(label, rest)], _rows(report, rest) if rest else []),
+        ("Score against merge time", *_pareto(report)),
+        ("On the way", ["model", "data set", "event", "times"], events(report)),
+    ]
+    return [table for table in found if table[2]]
 
-    page = Environment(
-        loader=PackageLoader("ramerge.evaluate", "data"), autoescape=True, trim_blocks=True
-    ).get_template("report.html")
-    return page.render(tables=tables(report), note=NOTE)
 
-
-NOTE = (
-    "Brackets are 95 % intervals: Wilson's for won-or-lost tasks, else a bootstrap over tasks. Differences are paired "
-    "bootstraps over the same tasks. A cell with errors is left out of averages and is never best.\n"
-)
-
-
-def _label(key: Key) -> str:
+def label(key: Key) -> str:
+    """A column's heading: the data set, and the metric where it is not accuracy."""
     return key[0] if key[1] == "accuracy" else f"{key[0]}, {key[1]}"
+
+
+def events(report: EvaluationReport) -> list[list[str]]:
+    """Model, data set, event, times: errors first, as they make a cell incomplete."""
+    rows = []
+    for model, row in report.cells.items():
+        first: dict[str, Cell] = {}
+        for (column, _), cell in row.items():
+            first.setdefault(column, cell)
+        for column, cell in first.items():
+            counted = {"no answer from the server": cell.errors} if cell.errors else {}
+            counted |= {EVENTS.get(flag, flag): count for flag, count in cell.flags.items()}
+            rows += [[model, column, event, str(count)] for event, count in counted.items()]
+    return rows
+
+
+def settled(difference: Estimate) -> bool:
+    """Whether an interval excludes 0."""
+    return difference.low > 0 or difference.high < 0
+
+
+def beside(keys: Sequence[Key]) -> list[tuple[str, list[float | None]]]:
+    """The published rows in the columns ``keys`` (None: not published); empty if they share no column."""
+    paper = published()
+    places = {(c["column"], c["metric"]): n for n, c in enumerate(paper["columns"])}
+    if not places.keys() & set(keys):
+        return []
+    return [
+        (row["model"], [row["scores"][places[key]] if key in places else None for key in keys])
+        for row in paper["rows"]
+    ]
 
 
 def _rows(report: EvaluationReport, keys: Sequence[Key]) -> list[list[str]]:
@@ -75,14 +96,23 @@ def _rows(report: EvaluationReport, keys: Sequence[Key]) -> list[list[str]]:
     ]
 
 
+def _published_rows(keys: Sequence[Key]) -> list[list[str]]:
+    return [
+        [f"published: {model}", *("–" if score is None else f"{score:.2f}" for score in scores)]
+        for model, scores in beside(keys)
+    ]
+
+
 def _cell(cell: Cell | None, *, best: bool) -> str:
     if cell is None:
         return "–"
     failed = f", {cell.errors} errors" if cell.errors else ""
-    return ("*" if best else "") + _interval(cell.score, failed)
+    return (STRONG if best else "") + _interval(cell.score, failed)
 
 
-def _interval(score: Estimate, more: str = "") -> str:
+def _interval(score: Estimate | None, more: str = "") -> str:
+    if score is None:
+        return "–"
     if math.isnan(score.mean):
         return f"– (n={score.n}{more})"
     return f"{score.mean:.2f} [{score.low:.1f}, {score.high:.1f}] (n={score.n}{more})"
@@ -90,63 +120,45 @@ def _interval(score: Estimate, more: str = "") -> str:
 
 def _averages(report: EvaluationReport) -> tuple[list[str], list[list[str]]]:
     domains = list(dict.fromkeys(d for row in report.averages.values() for d in row))
-    versus = report.models[0] if report.models else ""
-    head = ["model", *domains, f"all minus {versus}"]
-    top = {
-        d: max((row.get(d, -1.0) for row in report.averages.values()), default=-1.0)
-        for d in domains
-    }
+    if not domains:
+        return [], []
+    top = {d: max(row[d].mean for row in report.averages.values()) for d in domains}
+    low = {d: min(row[d].mean for row in report.averages.values()) for d in domains}
     rows = [
         [
-            model,
+            m,
             *(
-                _average(row.get(d), best=len(report.models) > 1 and row.get(d) == top[d])
+                (STRONG if low[d] < row[d].mean == top[d] else "") + _interval(row[d])
                 for d in domains
             ),
-            _interval(report.differences[model]) if model in report.differences else "–",
         ]
-        for model, row in report.averages.items()
+        for m, row in report.averages.items()
     ]
-    return head, rows
+    return ["model", *domains], rows
 
 
-def _average(score: float | None, *, best: bool) -> str:
-    return "–" if score is None else f"{'*' if best else ''}{score:.2f}"
+def _differences(report: EvaluationReport) -> tuple[list[str], list[list[str]]]:
+    def shown(found: Estimate | None) -> str:
+        return (STRONG if found is not None and settled(found) else "") + _interval(found)
+
+    rows = [
+        [m, *(shown(report.differences[m].get(key)) for key in report.main), shown(average)]
+        for m, average in report.average_differences.items()
+    ]
+    return ["model", *map(label, report.main), "average"], rows
 
 
 def _pareto(report: EvaluationReport) -> tuple[list[str], list[list[str]]]:
     rows = [
         [
-            m,
-            _average(report.averages.get(m, {}).get("all"), best=False),
-            f"{s:.1f}",
-            "yes" if m in report.pareto else "no",
+            model,
+            _interval(report.averages.get(model, {}).get("all")),
+            f"{seconds:.1f}",
+            "yes" if model in report.pareto else "no",
         ]
-        for m, s in report.merge_seconds.items()
+        for model, seconds in report.merge_seconds.items()
     ]
     return ["model", "average", "merge seconds", "on the Pareto front"], rows
-
-
-def _flags(report: EvaluationReport) -> list[list[str]]:
-    return [
-        [model, column, flag, str(count)]
-        for model, row in report.cells.items()
-        for (column, _), cell in row.items()
-        if cell.main
-        for flag, count in cell.flags.items()
-    ]
-
-
-def _published() -> tuple[list[str], list[list[str]]]:
-    paper = published()
-    head = ["model", *(_label((c["column"], c["metric"])) for c in paper["columns"]), "average"]
-    scores = [[*row["scores"], row["average"]] for row in paper["rows"]]
-    top = [max(column) for column in zip(*scores, strict=True)]
-    rows = [
-        [row["model"], *(f"{'*' if s == t else ''}{s:.2f}" for s, t in zip(line, top, strict=True))]
-        for row, line in zip(paper["rows"], scores, strict=True)
-    ]
-    return head, rows
 
 
 def _escaped(text: str) -> str:
@@ -154,4 +166,4 @@ def _escaped(text: str) -> str:
 
 
 def _marked(text: str) -> str:
-    return f"**{_escaped(text[1:])}**" if text.startswith("*") else _escaped(text)
+    return f"**{_escaped(text[1:])}**" if text.startswith(STRONG) else _escaped(text)

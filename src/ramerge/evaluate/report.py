@@ -8,7 +8,6 @@ no average: leaving failed tasks out silently would flatter a model that fails o
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,10 +15,12 @@ from importlib.resources import files
 from pathlib import Path
 
 from ramerge._types import Json
+from ramerge.checkpoint.manifest import finite
 from ramerge.evaluate.records import Outcome
-from ramerge.evaluate.statistics import Estimate, estimate, mean_difference
+from ramerge.evaluate.statistics import Estimate, Paired, average, difference, estimate
 
 Key = tuple[str, str]  # column, metric
+ALSO_MAIN = {"unit tests"}  # beside each data set's first metric, as in the paper's Table 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Cell:
         score: percent, n, 95 % interval.
         errors: tasks without an answer; they are not in ``score``.
         flags: how often each thing happened on the way.
-        main: whether this is its column's main metric, which alone enters averages.
+        main: whether it stands in the main table and enters averages; the others only describe.
     """
 
     score: Estimate
@@ -44,12 +45,13 @@ class EvaluationReport:
     """What an evaluation found.
 
     Attributes:
-        models: in the order given.
+        models: in the order given; differences are to the first.
         cells: model -> (column, metric) -> cell.
         domains: column -> domain.
-        averages: model -> domain, and "all", -> mean over the columns that are complete for every model.
-        differences: model -> "all" average minus the first model's, paired bootstrap.
-        best: (column, metric) -> models with the highest score.
+        averages: model -> domain, and "all", -> mean over the main cells that are complete for every model.
+        differences: model -> (column, metric) -> its score minus the first model's, paired bootstrap.
+        average_differences: model -> the same of the "all" average.
+        best: (column, metric) -> models with the highest score; nobody where all are equal.
         pareto: models that none beats in both average and merge time; empty without times.
         merge_seconds: model -> seconds.
         outcomes: everything the rest was computed from.
@@ -59,8 +61,9 @@ class EvaluationReport:
     models: tuple[str, ...]
     cells: dict[str, dict[Key, Cell]]
     domains: dict[str, str]
-    averages: dict[str, dict[str, float]]
-    differences: dict[str, Estimate]
+    averages: dict[str, dict[str, Estimate]]
+    differences: dict[str, dict[Key, Estimate]]
+    average_differences: dict[str, Estimate]
     best: dict[Key, tuple[str, ...]]
     pareto: tuple[str, ...]
     merge_seconds: dict[str, float]
@@ -77,33 +80,42 @@ class EvaluationReport:
         """Every (column, metric), in the order of the suites."""
         return list(dict.fromkeys(key for row in self.cells.values() for key in row))
 
+    @property
+    def main(self) -> list[Key]:
+        """The keys of the main table."""
+        return [k for k in self.keys if any(r[k].main for r in self.cells.values() if k in r)]
+
     def as_json(self) -> Json:
         """The stable form, without the outcomes."""
         return {
             "version": 1,
             "models": list(self.models),
             "cells": [
-                {
-                    "model": model,
-                    "column": c,
-                    "metric": m,
-                    "domain": self.domains[c],
-                    **asdict(cell),
-                }
+                _named(key) | {"model": model, "domain": self.domains[key[0]]} | asdict(cell)
                 for model, row in self.cells.items()
-                for (c, m), cell in row.items()
+                for key, cell in row.items()
             ],
-            "averages": self.averages,
-            "differences": {m: asdict(d) for m, d in self.differences.items()},
-            "best": [
-                {"column": c, "metric": m, "models": list(b)} for (c, m), b in self.best.items()
+            "averages": {
+                m: {domain: asdict(score) for domain, score in row.items()}
+                for m, row in self.averages.items()
+            },
+            "differences": [
+                _named(key) | {"model": model, "minus": self.models[0]} | asdict(found)
+                for model, row in self.differences.items()
+                for key, found in row.items()
             ],
+            "average_differences": {m: asdict(d) for m, d in self.average_differences.items()},
+            "best": [_named(key) | {"models": list(b)} for key, b in self.best.items()],
             "merge_seconds": self.merge_seconds,
             "pareto": list(self.pareto),
             "errors": self.errors,
             "settings": self.settings,
             "published": published(),
         }
+
+
+def _named(key: Key) -> Json:
+    return {"column": key[0], "metric": key[1]}
 
 
 def published() -> Json:
@@ -122,15 +134,21 @@ def build(
     domains = {o.column: o.domain for outcomes in found.values() for o in outcomes}
     complete = _complete(cells)
     averages = {model: _averages(row, complete, domains) for model, row in cells.items()}
-    models = tuple(found)
+    pairs = {model: _pairs(found, model) for model in list(found)[1:]}
     return EvaluationReport(
-        models=models,
+        models=tuple(found),
         cells=cells,
         domains=domains,
         averages=averages,
-        differences={m: compare_averages(found[m], found[models[0]]) for m in models[1:]},
+        differences={
+            model: {key: difference([pair]) for key, pair in row.items() if cells[model][key].main}
+            for model, row in pairs.items()
+        },
+        average_differences={
+            model: difference([row[key] for key in complete]) for model, row in pairs.items()
+        },
         best=_best(cells),
-        pareto=_pareto({m: a.get("all", math.nan) for m, a in averages.items()}, merge_seconds),
+        pareto=_pareto({m: a["all"].mean for m, a in averages.items() if a}, merge_seconds),
         merge_seconds=dict(merge_seconds),
         outcomes={model: list(outcomes) for model, outcomes in found.items()},
         settings=settings,
@@ -148,7 +166,8 @@ def _cells(outcomes: Sequence[Outcome]) -> dict[Key, Cell]:
         metrics = list(scores[0].metrics) if scores else ["accuracy"]
         for index, metric in enumerate(metrics):
             pairs = [score.metrics[metric] for score in scores]
-            cell = Cell(estimate(pairs), len(rows) - len(scores), flags, main=index == 0)
+            main = index == 0 or metric in ALSO_MAIN
+            cell = Cell(estimate(pairs), len(rows) - len(scores), flags, main)
             cells[column, metric] = cell
     return cells
 
@@ -165,14 +184,13 @@ def _complete(cells: Mapping[str, Mapping[Key, Cell]]) -> list[Key]:
 
 def _averages(
     row: Mapping[Key, Cell], complete: Sequence[Key], domains: Mapping[str, str]
-) -> dict[str, float]:
-    grouped: dict[str, list[float]] = {}
+) -> dict[str, Estimate]:
+    grouped: dict[str, list[tuple[str, Estimate]]] = {}
     for key in complete:
-        grouped.setdefault(domains[key[0]], []).append(row[key].score.mean)
-    averages = {domain: sum(scores) / len(scores) for domain, scores in grouped.items()}
-    if complete:
-        averages["all"] = sum(row[key].score.mean for key in complete) / len(complete)
-    return averages
+        for domain in (domains[key[0]], "all"):
+            grouped.setdefault(domain, []).append((key[0], row[key].score))
+    ordered = sorted(grouped, key=lambda domain: domain == "all")
+    return {domain: average(grouped[domain]) for domain in ordered}
 
 
 def _best(cells: Mapping[str, Mapping[Key, Cell]]) -> dict[Key, tuple[str, ...]]:
@@ -181,7 +199,7 @@ def _best(cells: Mapping[str, Mapping[Key, Cell]]) -> dict[Key, tuple[str, ...]]
         scores = {
             m: row[key].score.mean for m, row in cells.items() if key in row and not row[key].errors
         }
-        if len(scores) > 1:
+        if len(set(scores.values())) > 1:
             best[key] = tuple(m for m, score in scores.items() if score == max(scores.values()))
     return best
 
@@ -196,29 +214,30 @@ def _pareto(averages: Mapping[str, float], seconds: Mapping[str, float]) -> tupl
     return tuple(model for model in timed if not beaten(model))
 
 
-def compare_averages(first: Sequence[Outcome], second: Sequence[Outcome]) -> Estimate:
-    """Average of ``first`` minus that of ``second``, over the tasks that both answered, paired by column and item."""
-    a, b = _by_item(first), _by_item(second)
-    columns = []
-    for column in a:
-        shared = [item for item in a[column] if item in b.get(column, {})]
-        columns.append(([a[column][i] for i in shared], [b[column][i] for i in shared]))
-    return mean_difference(columns)
+def _pairs(found: Mapping[str, Sequence[Outcome]], model: str) -> dict[Key, Paired]:
+    """What ``model`` and the first model got on the tasks that both answered, by (column, metric)."""
+    a, b = _by_item(found[model]), _by_item(next(iter(found.values())))
+    pairs = {}
+    for key, scores in a.items():
+        shared = [item for item in scores if item in b.get(key, {})]
+        if shared:
+            pairs[key] = Paired(key[0], [scores[i] for i in shared], [b[key][i] for i in shared])
+    return pairs
 
 
-def _by_item(outcomes: Sequence[Outcome]) -> dict[str, dict[str, tuple[float, float]]]:
-    """Column -> item -> (hits, trials) of the main metric, failed tasks left out."""
-    found: dict[str, dict[str, tuple[float, float]]] = {}
+def _by_item(outcomes: Sequence[Outcome]) -> dict[Key, dict[str, tuple[float, float]]]:
+    """(column, metric) -> item -> (hits, trials), failed tasks left out."""
+    found: dict[Key, dict[str, tuple[float, float]]] = {}
     for outcome in outcomes:
-        if outcome.score:
-            main = next(iter(outcome.score.metrics.values()))
-            found.setdefault(outcome.column, {})[outcome.item] = main
+        for metric, hits in (outcome.score.metrics if outcome.score else {}).items():
+            found.setdefault((outcome.column, metric), {})[outcome.item] = hits
     return found
 
 
 def write(report: EvaluationReport, out: Path) -> None:
     """Write ``report.json``, ``report.md``, ``report.html`` and ``outcomes.jsonl``, each whole or not at all."""
-    from ramerge.evaluate.render import html, markdown
+    from ramerge.evaluate.page import html
+    from ramerge.evaluate.render import markdown
 
     lines = (
         json.dumps({"model": model, **outcome.as_json()}, ensure_ascii=False, sort_keys=True) + "\n"
@@ -235,12 +254,3 @@ def write(report: EvaluationReport, out: Path) -> None:
         partial = out / f"{name}.partial"
         partial.write_text(text, encoding="utf-8")
         partial.replace(out / name)
-
-
-def finite(value: object) -> object:
-    """JSON has no NaN: a score of nothing is null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: finite(inner) for key, inner in value.items()}
-    return [finite(inner) for inner in value] if isinstance(value, list) else value

@@ -7,6 +7,8 @@ one task are resampled together.
 from __future__ import annotations
 
 import math
+import zlib
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +18,7 @@ from ramerge._types import F64
 
 Z95 = 1.959963984540054
 RESAMPLES = 2000
+AT_ONCE = 50  # divides RESAMPLES; bounds the memory of a draw
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,39 +60,64 @@ def wilson(share: float, n: int) -> tuple[float, float]:
     return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
 
 
-def difference(
-    first: Sequence[tuple[float, float]], second: Sequence[tuple[float, float]]
-) -> Estimate:
-    """``first`` − ``second`` in points over the same tasks in the same order, by paired bootstrap."""
-    return mean_difference([(first, second)])
+def average(columns: Sequence[tuple[str, Estimate]]) -> Estimate:
+    """Mean of several scores, each given with the data set that it is a score of.
+
+    The interval follows from the scores' own by MOVER (Zou & Donner 2008), which is sound at 0 and 100 % too.
+    Scores of one data set count as fully dependent, those of different ones as independent.
+    """
+    if not columns:
+        return Estimate(math.nan, 0, math.nan, math.nan)
+    below: dict[str, float] = defaultdict(float)
+    above: dict[str, float] = defaultdict(float)
+    sizes: dict[str, int] = {}
+    for name, score in columns:
+        below[name] += score.mean - score.low
+        above[name] += score.high - score.mean
+        sizes[name] = score.n
+    mean = math.fsum(score.mean for _, score in columns) / len(columns)
+    low = mean - math.hypot(*below.values()) / len(columns)
+    high = mean + math.hypot(*above.values()) / len(columns)
+    return Estimate(mean, sum(sizes.values()), low, high)
 
 
-def mean_difference(
-    columns: Sequence[tuple[Sequence[tuple[float, float]], Sequence[tuple[float, float]]]],
-) -> Estimate:
-    """Difference of two models' averages over ``columns``; tasks are resampled within each column."""
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """Two models' (hits, trials) on the same tasks of one data set, in the same order."""
+
+    column: str
+    first: Sequence[tuple[float, float]]
+    second: Sequence[tuple[float, float]]
+
+
+def difference(pairs: Sequence[Paired]) -> Estimate:
+    """Mean over ``pairs`` of first − second, in points, by paired bootstrap.
+
+    Tasks are resampled within each data set, the same ones for both models and for all scores of the data set.
+    """
     points: list[float] = []
     draws = np.zeros(RESAMPLES)
-    n = 0
-    for stream, (first, second) in enumerate(columns):
-        a, b = np.asarray(first, np.float64), np.asarray(second, np.float64)
+    sizes: dict[str, int] = {}
+    for pair in pairs:
+        a, b = np.asarray(pair.first, np.float64), np.asarray(pair.second, np.float64)
         if len(a) == 0 or a[:, 1].sum() == 0 or b[:, 1].sum() == 0:
             continue
         points.append(float(a[:, 0].sum() / a[:, 1].sum() - b[:, 0].sum() / b[:, 1].sum()))
-        draws += _resampled(a, stream) - _resampled(b, stream)  # the same tasks for both: paired
-        n += len(a)
+        draws += _resampled(a, pair.column) - _resampled(b, pair.column)
+        sizes[pair.column] = len(a)
     if not points:
         return Estimate(math.nan, 0, math.nan, math.nan)
     low, high = np.quantile(draws / len(points), (0.025, 0.975))
-    return Estimate(100 * float(np.mean(points)), n, 100 * float(low), 100 * float(high))
+    mean = math.fsum(points) / len(points)
+    return Estimate(100 * mean, sum(sizes.values()), 100 * float(low), 100 * float(high))
 
 
-def _resampled(table: F64, stream: int = 0) -> F64:
-    """Scores of `RESAMPLES` bootstrap samples of tasks ([n, 2]); n and ``stream`` fix the draw."""
-    random = np.random.default_rng((20260113, stream))
+def _resampled(table: F64, name: str = "") -> F64:
+    """Scores of `RESAMPLES` bootstrap samples of tasks ([n, 2]); n and ``name`` fix the draw."""
+    random = np.random.default_rng((20260113, zlib.crc32(name.encode())))
     n = len(table)
-    scores = np.empty(RESAMPLES)
-    for index in range(RESAMPLES):
-        drawn = table[random.integers(0, n, n)].sum(axis=0)
-        scores[index] = drawn[0] / drawn[1] if drawn[1] else 0.0
-    return scores
+    scores = []
+    for _ in range(0, RESAMPLES, AT_ONCE):
+        hits, trials = table[random.integers(0, n, (AT_ONCE, n))].sum(axis=1).T
+        scores.append(np.divide(hits, trials, out=np.zeros(AT_ONCE), where=trials > 0))
+    return np.concatenate(scores)

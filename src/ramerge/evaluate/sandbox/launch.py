@@ -28,6 +28,7 @@ from ramerge._errors import SandboxError
 OUTPUT_BYTES = 1 << 20
 SCRATCH_BYTES = 16 << 20
 NOBODY = 65534
+END_S = 30.0  # the kernel needs milliseconds to end a box
 PROGRAMS = ("/usr/bin/python3", "/usr/local/bin/python3")
 
 # Runs first inside the box: set the limits, become the program. argv: memory bytes, CPU seconds, file to run.
@@ -64,18 +65,23 @@ class Box:
     @property
     def started(self) -> bool:
         """Whether the box was built; only meaningful once output or the end of the process was seen."""
-        with suppress(BlockingIOError):
-            return b"child-pid" in os.pread(self.status, 4096, 0)
-        return False
+        return self._first() is not None
 
     async def end(self) -> None:
-        """Kill everything inside; safe to call twice."""
+        """Kill everything inside, and return when nothing of it is left; called once."""
         if self.process.returncode is None:
+            first = self._first()
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
+            if first is not None:
+                await _gone(first)
         await self.process.wait()
-        with suppress(OSError):
-            os.close(self.status)
+        os.close(self.status)
+
+    def _first(self) -> int | None:
+        """The box's process 1 as the host counts it; None where there is none (yet)."""
+        told = as_json(os.pread(self.status, 4096, 0).partition(b"\n")[0])
+        return told.get("child-pid") if isinstance(told, dict) else None
 
 
 @cache
@@ -187,6 +193,24 @@ async def launch(files: Mapping[str, str], main: str, limits: Limits) -> Box:
         for descriptor, _ in descriptors:
             os.close(descriptor)
     return Box(process, status)
+
+
+async def _gone(first: int) -> None:
+    """Wait until a box's process 1, and with it everything in the box, is no more."""
+    try:
+        process = os.pidfd_open(first)
+    except ProcessLookupError:
+        return
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(process, ended.set)
+    try:
+        async with asyncio.timeout(END_S):
+            await ended.wait()
+    except TimeoutError as error:
+        raise SandboxError(f"a box does not end (process {first})") from error
+    finally:
+        loop.remove_reader(process)
+        os.close(process)
 
 
 def unprivileged() -> dict[str, Any]:

@@ -147,7 +147,7 @@ async def solve(found: Problem, samples: int, slots: asyncio.Semaphore, ask: Ask
     written = [check for check in own if check is not None]
     runs = [await _all(p, found, found.checks, slots) for p in programs]
     picks = [await _all(p, found, written, slots) for p in programs]
-    flags = [
+    flags: list[str] = [
         run.verdict for checks in runs for run in checks if run.verdict in {"timeout", "crash"}
     ]
     flags += ["malformed"] * programs.count("") + ["truncated"] * sum(
