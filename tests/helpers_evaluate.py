@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 
@@ -75,27 +75,23 @@ class Server:
 @contextmanager
 def serving(script):
     """Yields (url, server) of a server in a thread of this process."""
-    server, loop, ready = Server(script), asyncio.new_event_loop(), threading.Event()
-    port = []
+    server, ready, known = Server(script), threading.Event(), {}
 
     async def main():
+        known.update(loop=asyncio.get_running_loop(), stop=asyncio.Event())
         listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
-        port.append(listening.sockets[0].getsockname()[1])
+        known["port"] = listening.sockets[0].getsockname()[1]
         ready.set()
-        await asyncio.Event().wait()
+        await known["stop"].wait()
+        listening.close()
 
-    def target():
-        asyncio.set_event_loop(loop)
-        with suppress(RuntimeError):  # stopped
-            loop.run_until_complete(main())
-
-    thread = threading.Thread(target=target, daemon=True)
+    thread = threading.Thread(target=asyncio.run, args=(main(),), daemon=True)
     thread.start()
     ready.wait()
     try:
-        yield f"http://127.0.0.1:{port[0]}/v1", server
+        yield f"http://127.0.0.1:{known['port']}/v1", server
     finally:
-        loop.call_soon_threadsafe(loop.stop)
+        known["loop"].call_soon_threadsafe(known["stop"].set)
         thread.join()
 
 

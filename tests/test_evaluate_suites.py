@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -602,11 +603,12 @@ UNIT_TEST = "**Test Input:**\n```\n5\n```\n**Test Output:**\n```\n10\n```\n**Exp
 
 
 def coder(programs, test):
+    answers = cycle(programs)
+
     def script(body):
-        asked = question(body)
-        if "new test" in asked:
+        if "new test" in question(body):
             return Reply(test)
-        return Reply(f"Think.\n```python\n{programs[body['seed'] % len(programs)]}\n```\nDone")
+        return Reply(f"Think.\n```python\n{next(answers)}\n```\nDone")
 
     return script
 

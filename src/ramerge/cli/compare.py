@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ramerge.cli import options as opt
-from ramerge.cli.render import emit_json, say
+from ramerge.cli.render import columns, emit_json, say
 
 if TYPE_CHECKING:
     from ramerge.evaluate.report import EvaluationReport
+    from ramerge.evaluate.statistics import Estimate
 
 
 def compare(
@@ -41,10 +43,41 @@ def compare(
 
 
 def show(report: EvaluationReport, *, as_json: bool) -> None:
-    """Print a report: Markdown, or one JSON object."""
-    from ramerge.evaluate.render import markdown
-
+    """Print a report: one JSON object, or a table with a row a data set and a column a model."""
     if as_json:
         emit_json(report.as_json())
+        return
+    typer.echo(columns(_rows(report)))
+    if len(report.models) > 1:
+        typer.echo(
+            "\n* best of its row. In brackets, 95 % intervals; of differences, paired over the tasks"
+        )
+
+
+def _rows(report: EvaluationReport) -> list[list[str]]:
+    from ramerge.evaluate.render import label
+
+    rows = [["", "tasks", *report.models]]
+    for key in report.main:
+        found = [report.cells[m].get(key) for m in report.models]
+        best = report.best.get(key, ())
+        shown = [
+            _score(None if c is None else c.score, "*" if m in best else "", c.errors if c else 0)
+            for m, c in zip(report.models, found, strict=True)
+        ]
+        sizes = {c.score.n + c.errors for c in found if c is not None}
+        rows.append([label(key), "/".join(map(str, sorted(sizes))), *shown])
+    averages = [report.averages[m].get("all") for m in report.models]
+    rows.append(["average", "", *map(_score, averages)])
+    if len(report.models) > 1:
+        gaps = [report.average_differences[m] for m in report.models[1:]]
+        rows.append([f"minus {report.models[0]}", "", "", *(_score(gap, sign="+") for gap in gaps)])
+    return rows
+
+
+def _score(score: Estimate | None, mark: str = "", errors: int = 0, sign: str = "") -> str:
+    if score is None or math.isnan(score.mean):
+        text = "–"
     else:
-        typer.echo(markdown(report), nl=False)
+        text = f"{score.mean:{sign}.1f} [{score.low:{sign}.1f}, {score.high:{sign}.1f}]{mark}"
+    return f"{text} {errors} errors" if errors else text

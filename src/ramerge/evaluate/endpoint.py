@@ -32,8 +32,13 @@ class Endpoint:
             timeout_s: longest wait for one answer.
 
         Raises:
-            ConfigError: aiohttp is not installed.
+            ConfigError: aiohttp is not installed, or the address holds a secret, which would end up in the report.
         """
+        if "@" in url.partition("#")[0] or "?" in url:
+            raise ConfigError(
+                "an endpoint's address may hold neither a password nor a query",
+                hint="put the key into OPENAI_API_KEY",
+            )
         try:
             import aiohttp
         except ImportError as error:
@@ -43,7 +48,7 @@ class Endpoint:
         self._url, _, self._model = url.partition("#")
         self._url = self._url.rstrip("/")
         self.identity = f"{self._url}#{self._model}"
-        key = os.environ.get("OPENAI_API_KEY")
+        key = self._key = os.environ.get("OPENAI_API_KEY", "")
         self._errors = (aiohttp.ClientError, TimeoutError)
         self._client = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=10.0),
@@ -89,7 +94,8 @@ class Endpoint:
                 status, headers, body = response.status, response.headers, await response.read()
         except self._errors as error:
             raise RetryableError(f"{type(error).__name__} at {self._url}") from error
-        shown = body[:200].decode(errors="replace")
+        shown = body[:1000].decode(errors="replace")
+        shown = (shown.replace(self._key, "***") if self._key else shown)[:200]
         if status in REFUSED:
             raise HubError(f"`{self._url}` answers {status}", hint="is OPENAI_API_KEY set?")
         if status in RETRYABLE:
@@ -113,7 +119,7 @@ class Endpoint:
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "max_tokens": sampling.max_tokens,
-            "seed": prompt.sample,
+            "seed": prompt.seed,
         }
         if sampling.top_k is not None:
             body["top_k"] = sampling.top_k

@@ -1,7 +1,7 @@
 """A model that answers in this process, with transformers on CPU or GPU: for small models, without a server.
 
-Greedy requests are gathered for a moment and answered in one batch, padded on the left. A sampled request
-goes alone, so that its seed alone decides.
+Requests with equal sampling are gathered for a moment and answered in one batch, padded on the left. Each row
+of a batch has its own stream of noise, from its prompt's seed: what is drawn does not depend on its neighbours.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ramerge._errors import ConfigError
-from ramerge.evaluate.records import Answer, Prompt, UnansweredError
+from ramerge.evaluate.records import Answer, Prompt, Sampling, UnansweredError
 
 GATHER_S = 0.02
 BATCH = 16
@@ -32,10 +32,12 @@ class LocalModel:
         try:
             import torch
             from transformers import AutoModelForCausalLM, AutoTokenizer
+            from transformers.utils import logging
         except ImportError as error:
             raise ConfigError(
                 "local models need torch and transformers", hint="pip install 'ramerge[torch]'"
             ) from error
+        logging.disable_progress_bar()
         self.identity = fingerprint(directory)
         device = "cuda" if torch.cuda.is_available() else "cpu"
         try:
@@ -68,8 +70,8 @@ class LocalModel:
     async def _work(self) -> None:
         await asyncio.sleep(GATHER_S)
         while self._waiting:
-            first = self._waiting[0][0]
-            same = [w for w in self._waiting if _batchable(w[0], first)][:BATCH]
+            first = self._waiting[0][0].sampling
+            same = [w for w in self._waiting if w[0].sampling == first][:BATCH]
             self._waiting = [w for w in self._waiting if w not in same]
             try:
                 answers = await asyncio.to_thread(self._generate, [prompt for prompt, _ in same])
@@ -85,28 +87,45 @@ class LocalModel:
 
         started = time.monotonic()
         sampling = prompts[0].sampling
-        texts = [self._render(prompt) for prompt in prompts]
-        batch = self._tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False)
+        templated = bool(self._tokenizer.chat_template)  # a template writes the first token itself
+        batch = self._tokenizer(
+            [self._render(prompt) for prompt in prompts],
+            return_tensors="pt",
+            padding=True,
+            add_special_tokens=not templated,
+        )
         batch = {k: v.to(self._model.device) for k, v in batch.items() if k != "token_type_ids"}
-        torch.manual_seed(prompts[0].sample)
-        how: dict[str, Any] = {
-            "do_sample": sampling.temperature > 0,
-            "max_new_tokens": sampling.max_tokens,
-        }
-        if sampling.temperature > 0:
-            how |= {
-                "temperature": sampling.temperature,
-                "top_p": sampling.top_p,
-                "top_k": sampling.top_k or 0,
-            }
-        if sampling.stop:
-            how |= {"stop_strings": list(sampling.stop), "tokenizer": self._tokenizer}
+        read = batch["input_ids"].shape[1]
         with torch.inference_mode():
-            out = self._model.generate(**batch, pad_token_id=self._tokenizer.pad_token_id, **how)
-        new = out[:, batch["input_ids"].shape[1] :]
+            out = self._model.generate(
+                **batch,
+                pad_token_id=self._tokenizer.pad_token_id,
+                max_new_tokens=self._room(read, sampling.max_tokens),
+                do_sample=False,
+                logits_processor=_draws(sampling, [p.seed for p in prompts], self._model.device),
+                **self._stop(sampling),
+            )
+        lengths = batch["attention_mask"].sum(1).tolist()
         return [
-            self._answer(row, sampling.stop, len(batch["input_ids"][0]), started) for row in new
+            self._answer(row[read:], sampling.stop, length, started)
+            for row, length in zip(out, lengths, strict=True)
         ]
+
+    def _room(self, read: int, wanted: int) -> int:
+        """New tokens that fit behind ``read`` ones.
+
+        Raises:
+            UnansweredError: none do.
+        """
+        most = getattr(self._model.config, "max_position_embeddings", None)
+        if most is not None and read >= most:
+            raise UnansweredError(f"the prompt has {read} tokens, the model takes {most}")
+        return wanted if most is None else min(wanted, most - read)
+
+    def _stop(self, sampling: Sampling) -> dict[str, Any]:
+        if not sampling.stop:
+            return {}
+        return {"stop_strings": list(sampling.stop), "tokenizer": self._tokenizer}
 
     def _render(self, prompt: Prompt) -> str:
         messages = [{"role": role, "content": text} for role, text in prompt.messages]
@@ -145,8 +164,31 @@ def fingerprint(directory: Path) -> str:
     return f"local:{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]}"
 
 
-def _batchable(prompt: Prompt, first: Prompt) -> bool:
-    """Greedy prompts with equal sampling go together; a sampled one goes alone, so that its seed holds."""
-    return prompt is first or (
-        first.sampling.temperature == 0 and prompt.sampling == first.sampling
+def _draws(sampling: Sampling, seeds: list[int], device: Any) -> Any:
+    """What turns logits into a draw by their maximum: temperature, top-k, top-p, then Gumbel noise of each row's own."""
+    import torch
+    from transformers.generation import (
+        LogitsProcessorList,
+        TemperatureLogitsWarper,
+        TopKLogitsWarper,
+        TopPLogitsWarper,
     )
+
+    steps = LogitsProcessorList()
+    if sampling.temperature == 0:
+        return steps
+    steps.append(TemperatureLogitsWarper(sampling.temperature))
+    if sampling.top_k:
+        steps.append(TopKLogitsWarper(sampling.top_k))
+    if sampling.top_p < 1:
+        steps.append(TopPLogitsWarper(sampling.top_p))
+    streams = [torch.Generator(device).manual_seed(seed) for seed in seeds]
+
+    def noisy(_: Any, scores: Any) -> Any:
+        noise = torch.empty_like(scores, dtype=torch.float32)
+        for row, stream in zip(noise, streams, strict=True):
+            row.exponential_(generator=stream)
+        return scores - noise.log()
+
+    steps.append(noisy)
+    return steps

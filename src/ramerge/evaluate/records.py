@@ -37,7 +37,7 @@ class Prompt:
     Attributes:
         messages: (role, text) in order.
         sampling: how to answer.
-        sample: 0, 1, ... where the same question is asked several times; also the seed sent.
+        sample: 0, 1, ... where the same question is asked several times.
         tools: function descriptions for the model's own chat template, as a JSON list ("" for none).
     """
 
@@ -45,6 +45,11 @@ class Prompt:
     sampling: Sampling = Sampling()
     sample: int = 0
     tools: str = ""
+
+    @property
+    def seed(self) -> int:
+        """Of the draw: differs between prompts, so that their luck is independent, and not between models."""
+        return int(self.key("")[:8], 16) >> 1
 
     def key(self, model: str) -> str:
         """SHA-256 of the request as ``model`` gets it: equal requests have equal keys."""

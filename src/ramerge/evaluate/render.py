@@ -77,14 +77,22 @@ def settled(difference: Estimate) -> bool:
     return difference.low > 0 or difference.high < 0
 
 
-def beside(keys: Sequence[Key]) -> list[tuple[str, list[float | None]]]:
-    """The published rows in the columns ``keys`` (None: not published); empty if they share no column."""
+def beside(keys: Sequence[Key]) -> list[tuple[str, list[float | None], float | None]]:
+    """The published rows: model, its scores in the columns ``keys`` (None: not published), its average.
+
+    The average only where ``keys`` are the columns that it was published over; no rows where none is shared.
+    """
     paper = published()
     places = {(c["column"], c["metric"]): n for n, c in enumerate(paper["columns"])}
     if not places.keys() & set(keys):
         return []
+    whole = places.keys() == set(keys)
     return [
-        (row["model"], [row["scores"][places[key]] if key in places else None for key in keys])
+        (
+            row["model"],
+            [row["scores"][places[key]] if key in places else None for key in keys],
+            row["average"] if whole else None,
+        )
         for row in paper["rows"]
     ]
 
@@ -99,7 +107,7 @@ def _rows(report: EvaluationReport, keys: Sequence[Key]) -> list[list[str]]:
 def _published_rows(keys: Sequence[Key]) -> list[list[str]]:
     return [
         [f"published: {model}", *("–" if score is None else f"{score:.2f}" for score in scores)]
-        for model, scores in beside(keys)
+        for model, scores, _ in beside(keys)
     ]
 
 

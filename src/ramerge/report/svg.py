@@ -142,19 +142,20 @@ def histogram(series: Sequence[tuple[str, Sequence[tuple[float, int]], str]], la
 
 
 def intervals(rows: Sequence[tuple[str, float, float, float, str]], label: str) -> str:
-    """Points with their intervals on a scale from 0 to 100. Each row: name, value, low, high, colour."""
-    left, right, tall = 150, 620, max(len(rows), 1) * ROW
+    """Points with their intervals. Each row: name, value, low, high, colour."""
+    left, width, tall = 130, 420, max(len(rows), 1) * ROW
+    ticks = _ticks(min(row[2] for row in rows), max(row[3] for row in rows))
 
     def at(value: float) -> float:
-        return left + (right - left - 60) * value / 100
+        return left + (width - left - 50) * (value - ticks[0]) / (ticks[-1] - ticks[0])
 
-    body = []
-    for tick in range(0, 101, 20):
-        x = at(tick)
-        body.append(
-            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{tall}" class="g"/>'
-            f'<text x="{x:.1f}" y="{tall + 16}" class="t v m">{tick}</text>'
+    body = [
+        (
+            f'<line x1="{at(tick):.1f}" x2="{at(tick):.1f}" y1="0" y2="{tall}" class="g"/>'
+            f'<text x="{at(tick):.1f}" y="{tall + 16}" class="t v m">{number(tick)}</text>'
         )
+        for tick in ticks
+    ]
     for i, (name, value, low, high, colour) in enumerate(rows):
         y = i * ROW + ROW / 2
         title = f"{name}: {value:.2f} [{low:.1f}, {high:.1f}]"
@@ -165,46 +166,64 @@ def intervals(rows: Sequence[tuple[str, float, float, float, str]], label: str) 
             f'<circle cx="{at(value):.1f}" cy="{y}" r="5" fill="{colour}"><title>{escape(title)}</title></circle>'
             f'<text x="{at(high) + 9:.1f}" y="{y + 4}" class="t v">{value:.1f}</text>'
         )
-    return _figure(right, tall + 22, "".join(body), label)
+    return _figure(width, tall + 22, "".join(body), label)
 
 
 def scatter(
     points: Sequence[tuple[str, float, float, str, bool]], across: str, up: str, label: str
 ) -> str:
     """Named points. Each: name, x, y, colour, whether it is filled (else a ring)."""
-    width, height, left, bottom = 620, 260, 46, 40
-    most_x = max((x for _, x, _, _, _ in points), default=0) * 1.1 or 1
-    ys = [y for _, _, y, _, _ in points] or [0.0]
-    low, high = max(0.0, min(ys) - 5), min(100.0, max(ys) + 5)
-    body = [
-        (
-            f'<line x1="{left}" x2="{width}" y1="{height - bottom}" y2="{height - bottom}" class="g"/>'
-            f'<line x1="{left}" x2="{left}" y1="0" y2="{height - bottom}" class="g"/>'
-            f'<text x="{(left + width) / 2}" y="{height - 6}" class="t v m">{escape(across)}</text>'
-            f'<text x="{left + 6}" y="12" class="t v">{escape(up)}</text>'
+    left, top, width, height = 40, 22, 320, 180
+    xs, ys = _ticks(0, max(p[1] for p in points)), _ticks(*_ends([p[2] for p in points]))
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return (
+            left + width * (x - xs[0]) / (xs[-1] - xs[0]),
+            top + height * (1 - (y - ys[0]) / (ys[-1] - ys[0])),
         )
-    ]
-    for step in range(5):
-        x, y = most_x * step / 4, low + (high - low) * step / 4
-        px, py = left + (width - left - 90) * step / 4, (height - bottom - 20) * (1 - step / 4) + 20
+
+    body = [f'<text x="0" y="12" class="t v">{escape(up)}</text>']
+    body.append(
+        f'<text x="{left + width / 2}" y="{top + height + 34}" class="t v m">{escape(across)}</text>'
+    )
+    for x in xs:
+        px, _ = place(x, ys[0])
+        body.append(f'<text x="{px:.1f}" y="{top + height + 16}" class="t v m">{number(x)}</text>')
+    for y in ys:
+        _, py = place(xs[0], y)
         body.append(
-            f'<text x="{px:.1f}" y="{height - bottom + 16}" class="t v m">{number(round(x, 6))}</text>'
-            f'<text x="{left - 6}" y="{py + 4:.1f}" class="t v e">{y:.0f}</text>'
+            f'<line x1="{left}" x2="{left + width}" y1="{py:.1f}" y2="{py:.1f}" class="g"/>'
+            f'<text x="{left - 8}" y="{py + 4:.1f}" class="t v e">{number(y)}</text>'
         )
     for name, x, y, colour, filled in points:
-        px = left + (width - left - 90) * x / most_x
-        py = (height - bottom - 20) * (1 - (y - low) / (high - low or 1)) + 20
+        px, py = place(x, y)
         body.append(
             f'<circle cx="{px:.1f}" cy="{py:.1f}" r="6" stroke="{colour}" stroke-width="2.5"'
             f' fill="{colour if filled else "none"}"><title>{escape(name)}: {y:.2f} for {number(x)}</title></circle>'
             f'<text x="{px + 11:.1f}" y="{py + 4:.1f}" class="t">{escape(_cut(name))}</text>'
         )
-    return _figure(width, height, "".join(body), label)
+    return _figure(left + width + 100, top + height + 42, "".join(body), label)
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float]:
+    """The least and the greatest value; apart, where they are the same."""
+    low, high = min(values), max(values)
+    return (low, high) if high > low else (low - 1, high + 1)
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """About five round numbers that span ``low`` to ``high``."""
+    high = high if high > low else low + 1
+    rough = (high - low) / 4
+    unit = 10 ** math.floor(math.log10(rough))
+    step = unit * min((m for m in (1, 2, 5, 10) if m * unit >= rough), default=10)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    return [round(n * step, 10) for n in range(first, last + 1)]
 
 
 def _cut(name: str) -> str:
     """A name that fits beside a chart; the whole of it is in the chart's hover text."""
-    return name if len(name) <= 20 else f"{name[:19]}…"
+    return name if len(name) <= 17 else f"{name[:16]}…"
 
 
 def _figure(width: float, height: float, body: str, label: str) -> str:

@@ -14,6 +14,7 @@ MODULES = {
     "math": "ramerge.evaluate.suites.mathematics",
     "search": "ramerge.evaluate.suites.search",
     "ifeval": "ramerge.evaluate.suites.ifeval",
+    "lab": "ramerge.lab.suite",  # by name only: the lab stands above
 }
 
 
