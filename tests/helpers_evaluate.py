@@ -39,15 +39,17 @@ class Server:
 
     def __init__(self, script):
         self.script, self.bodies, self.now, self.busiest = script, [], 0, 0
+        self.headers = []  # of every request, names in lower case
 
     async def serve(self, reader, writer):
         try:
             while line := await reader.readline():
-                path, length = line.split()[1], 0
+                path, headers = line.split()[1], {}
                 while (header := await reader.readline()).strip():
                     name, _, value = header.partition(b":")
-                    length = int(value) if name.lower() == b"content-length" else length
-                body = await reader.readexactly(length)
+                    headers[name.lower()] = value.strip()
+                self.headers.append(headers)
+                body = await reader.readexactly(int(headers.get(b"content-length", 0)))
                 await self.respond(path, body, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass

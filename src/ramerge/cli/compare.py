@@ -47,7 +47,7 @@ def show(report: EvaluationReport, *, as_json: bool) -> None:
     if as_json:
         emit_json(report.as_json())
         return
-    typer.echo(columns(_rows(report)))
+    typer.echo(columns([[printable(cell) for cell in row] for row in _rows(report)]))
     if len(report.models) > 1:
         typer.echo(
             "\n* best of its row. In brackets, 95 % intervals; of differences, paired over the tasks"
@@ -73,6 +73,11 @@ def _rows(report: EvaluationReport) -> list[list[str]]:
         gaps = [report.average_differences[m] for m in report.models[1:]]
         rows.append([f"minus {report.models[0]}", "", "", *(_score(gap, sign="+") for gap in gaps)])
     return rows
+
+
+def printable(text: str) -> str:
+    """``text`` with whatever could disturb a terminal spelled out."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _score(score: Estimate | None, mark: str = "", errors: int = 0, sign: str = "") -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,13 +12,11 @@ import typer
 
 from ramerge._errors import ConfigError, TaskFailuresError
 from ramerge.cli import options as opt
-from ramerge.cli.compare import show
-from ramerge.cli.render import say
+from ramerge.cli.compare import printable, show
+from ramerge.cli.render import say, seconds
 
 if TYPE_CHECKING:
     from ramerge.evaluate.runner import Estimate, Step
-
-EVERY_TASKS = 50  # progress lines where nobody watches a terminal
 
 
 def evaluate(
@@ -106,9 +106,9 @@ def evaluate(
         ),
         concurrency=concurrency,
         timeout_s=timeout,
-        merge_seconds={n: _seconds(v) for n, v in _named(merge_time or [], "--merge-time").items()},
+        merge_seconds={n: _number(v) for n, v in _named(merge_time or [], "--merge-time").items()},
         estimated=(lambda found: None) if quiet else _say_estimate,  # noqa: ARG005
-        progress=(lambda step: None) if quiet else _say_progress,  # noqa: ARG005
+        progress=(lambda step: None) if quiet else _progress(),  # noqa: ARG005
         dry_run=dry_run,
     )
     if dry_run:
@@ -129,6 +129,8 @@ def _named(pairs: list[str], option: str) -> dict[str, str]:
         name, equals, value = pair.partition("=")
         if not equals or not name or not value:
             raise ConfigError(f"`{option} {pair}` is not NAME=VALUE")
+        if not name.isprintable():
+            raise ConfigError(f"`{printable(name)}` is no name: it holds control characters")
         if name in found:
             raise ConfigError(f"`{option}` names `{name}` twice")
         found[name] = value
@@ -145,7 +147,7 @@ def _numbers(text: str, option: str) -> tuple[int, ...]:
     return found
 
 
-def _seconds(text: str) -> float:
+def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError as error:
@@ -153,20 +155,33 @@ def _seconds(text: str) -> float:
 
 
 def _say_estimate(found: Estimate) -> None:
-    time = (
-        "" if found.seconds is None else f", about {found.seconds / 60:.0f} min at the pace so far"
+    pace = (
+        ""
+        if found.seconds is None
+        else f", about {seconds(found.seconds)} at the pace of those before"
     )
     say(
         "note",
         f"{found.model}: {found.tasks} tasks, at most {found.requests} requests and {found.tokens:,} new tokens; "
-        f"{found.stored} answers stored already{time}",
+        f"{found.stored} answers stored already{pace}",
     )
 
 
-def _say_progress(step: Step) -> None:
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r{step.model}: {step.done}/{step.total} tasks, {step.asked} requests")
-        sys.stderr.write("\n" if step.done == step.total else "")
-        sys.stderr.flush()
-    elif step.seconds == 0 and step.done % EVERY_TASKS == 0:
-        say("note", f"{step.model}: {step.done}/{step.total} tasks")
+def _progress() -> Callable[[Step], None]:
+    """What shows how far an evaluation is: one line that changes on a terminal, ten lines a model elsewhere."""
+    began: dict[str, float] = {}
+    shown: dict[str, int] = {}
+
+    def show_step(step: Step) -> None:
+        passed = time.monotonic() - began.setdefault(step.model, time.monotonic())
+        left = seconds(passed * (step.total - step.done) / step.done) if step.done else "?"
+        text = f"{step.model}: {step.done}/{step.total} tasks, {step.asked} requests, {left} left"
+        tenth = 10 * step.done // step.total
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r{text}\x1b[K" + "\n" * (step.done == step.total))
+            sys.stderr.flush()
+        elif tenth > shown.get(step.model, 0):
+            shown[step.model] = tenth
+            say("note", text)
+
+    return show_step

@@ -45,13 +45,16 @@ def read(path: Path, limit: int | None) -> list[Json]:
 
     Raises:
         ConfigError: no such file.
-        CorruptInputError: a line is not a JSON object; names the line.
+        CorruptInputError: it is neither, or not UTF-8; names the line.
     """
     if not path.is_file():
         raise ConfigError(f"there is no file `{path}`")
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise CorruptInputError(f"`{path}` is not UTF-8 text") from error
     if text.lstrip().startswith("["):
-        return list(islice(json.loads(text), limit))
+        return _from_list(path, text, limit)
     rows: list[Json] = []
     for number, line in enumerate(text.split("\n"), 1):
         if limit is not None and len(rows) == limit:
@@ -64,6 +67,13 @@ def read(path: Path, limit: int | None) -> list[Json]:
                     f"line {number} of `{path}` is not a JSON object"
                 ) from error
     return rows
+
+
+def _from_list(path: Path, text: str, limit: int | None) -> list[Json]:
+    try:
+        return [dict(row) for row in islice(json.loads(text), limit)]
+    except (ValueError, TypeError) as error:
+        raise CorruptInputError(f"`{path}` is not a JSON list of objects") from error
 
 
 def _from_hub(name: str, source: Source, limit: int | None) -> list[Json]:
