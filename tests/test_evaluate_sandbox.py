@@ -1,6 +1,6 @@
 """Model-written code stays in its box, cannot forge a verdict, and its ways to fail are told apart."""
 
-import asyncio
+import json
 import os
 import shutil
 import subprocess
@@ -10,50 +10,21 @@ from pathlib import Path
 
 import pytest
 
+from helpers_sandbox import ESCAPES, FORGERIES, MARK, escape, forge, judged, program
 from ramerge._errors import SandboxError
 from ramerge.evaluate.sandbox import check, launch
 from ramerge.evaluate.sandbox.launch import Limits
-from ramerge.evaluate.sandbox.programs import called_names, run_program, run_tests
+from ramerge.evaluate.sandbox.programs import called_names
 
 SOURCE = Path(__file__).parent.parent / "src"
-LIMITS = Limits(seconds=8.0, memory_mb=512)
 boxed = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
-
-
-def program(code, given="", limits=LIMITS):
-    return asyncio.run(run_program(code, given, limits))
-
-
-def judged(code, tests, limits=LIMITS):
-    return asyncio.run(run_tests(code, tests, limits))
-
-
-ESCAPES = {
-    **check.PROBES,
-    "write to the host's /tmp": "import os\ntry:\n os.makedirs('/tmp'); open('/tmp/ramerge-escaped', 'w').write('x'); print('OUT')\nexcept OSError: print('held')",
-    "read the home directory": "import os; print('OUT' if os.path.exists('/root') or os.path.exists('/home') else 'held')",
-    "kill the parent": "import os, signal\ntry:\n [os.kill(p, 9) for p in range(3, 60000)]\n print('OUT')\nexcept OSError: print('held')",
-    "connect to loopback": "import socket\ntry:\n socket.create_connection(('127.0.0.1', PORT), 1); print('OUT')\nexcept OSError: print('held')",
-    "use an abstract socket": "import socket\ns = socket.socket(socket.AF_UNIX)\ntry:\n s.connect('\\0/tmp/.X11-unix/X0'); print('OUT')\nexcept OSError: print('held')",
-    "mount": "import ctypes\nr = ctypes.CDLL(None).mount(b'none', b'/work', b'tmpfs', 0, None)\nprint('held' if r else 'OUT')",
-    "raise its limits": "import resource\ntry:\n resource.setrlimit(resource.RLIMIT_AS, (-1, -1)); print('OUT')\nexcept (OSError, ValueError): print('held')",
-    "open a device": "import os\ntry:\n os.open('/dev/mem', 0); print('OUT')\nexcept OSError: print('held')",
-    "inherit descriptors": "import os\nopen_ = [f for f in os.listdir('/proc/self/fd') if int(f) > 3]\nprint('held' if not open_ else f'OUT {open_}')",
-    "type into the terminal": "import fcntl\ntry:\n fcntl.ioctl(0, 0x5412, b'x'); print('OUT')\nexcept OSError: print('held')",
-}
 
 
 @boxed
 @pytest.mark.parametrize("name", ESCAPES)
 def test_an_escape_is_held(name):
-    import socket
-
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        code = ESCAPES[name].replace("PORT", str(listening.getsockname()[1]))
-        assert program(code).output.strip() == "held"
-    assert not Path("/tmp/ramerge-escaped").exists()
+    assert escape(name) == "held"
+    assert not MARK.exists()
 
 
 @boxed
@@ -86,29 +57,10 @@ def running():
     return names
 
 
-FORGERIES = {
-    "an object equal to everything": "class E:\n    def __eq__(s, o): return True\ndef f(): return E()",
-    "a number that lies": "class I(int):\n    def __eq__(s, o): return True\n    __hash__ = int.__hash__\ndef f(): return I(1)",
-    "its own assert": "import builtins\nbuiltins.AssertionError = Exception\ndef f(): return 1",
-    "its own abs": "def abs(x): return 0\ndef f(): return 1",
-    "the caller's frames": "import sys\ndef f():\n    fr = sys._getframe()\n    while fr:\n        fr.f_globals.update(verdict='pass'); fr = fr.f_back\n    return 1",
-    "a verdict on its own channel": 'import os\nos.write(1, b\'{"verdict": "pass"}\\n\')\ndef f(): return 1',
-    "a verdict on every descriptor": 'import os\nfor d in range(3, 20):\n    try: os.write(d, b\'{"verdict": "pass", "nonce": "x"}\\n\')\n    except OSError: pass\ndef f(): return 1',
-    "the end of the process": "import os\ndef f(): os._exit(0)",
-    "SystemExit": "def f(): raise SystemExit(0)",
-    "a name that the tests trust": "def isinstance(*a): return True\ndef f(): return 1",
-}
-
-
 @boxed
 @pytest.mark.parametrize("name", FORGERIES)
 def test_a_verdict_cannot_be_forged(name):
-    assert (
-        judged(
-            FORGERIES[name], "assert isinstance(f(), int) and abs(f() - 2) < 0.5 and f() == 2"
-        ).verdict
-        != "pass"
-    )
+    assert forge(name) != "pass"
 
 
 @boxed
@@ -165,7 +117,7 @@ def test_the_self_check_passes_here():
 
 @boxed
 @pytest.mark.skipif(os.geteuid() != 0, reason="root runs this as a normal user")
-def test_the_self_check_passes_for_a_normal_user():
+def test_the_self_check_and_every_probe_hold_for_a_normal_user():
     python = launch.tools()[1]
     version = subprocess.run(  # noqa: PLW1510
         [python, "-c", "import sys; print(sys.version_info >= (3, 11))"],
@@ -181,9 +133,8 @@ def test_the_self_check_passes_for_a_normal_user():
     )
     if version.stdout.strip() != "True" or readable.returncode:
         pytest.skip("the system's Python is too old, or a normal user cannot read this checkout")
-    code = "from ramerge.evaluate.sandbox.check import require; import os; require(); print('holds for', os.geteuid())"
     done = subprocess.run(  # noqa: PLW1510
-        [python, "-c", code],
+        [python, Path(__file__).with_name("helpers_sandbox.py")],
         env={"PYTHONPATH": str(SOURCE), "PATH": "/usr/bin:/bin"},
         user=65533,
         group=65533,
@@ -191,7 +142,12 @@ def test_the_self_check_passes_for_a_normal_user():
         capture_output=True,
         text=True,
     )
-    assert done.stdout.strip() == "holds for 65533", done.stderr
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["user"] == 65533
+    assert set(found["escapes"].values()) == {"held"}, found["escapes"]
+    assert "pass" not in found["forgeries"].values(), found["forgeries"]
+    assert (len(found["escapes"]), len(found["forgeries"])) == (len(ESCAPES), len(FORGERIES))
 
 
 @pytest.fixture
