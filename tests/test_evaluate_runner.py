@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,14 @@ pytest.importorskip("math_verify")
 from helpers_evaluate import Reply, by_question, serving, write_rows
 from ramerge._errors import ConfigError, HubError, OutputBusyError
 from ramerge.evaluate.asking import Asker
-from ramerge.evaluate.records import Answer, Options, Prompt, RetryableError, UnansweredError
+from ramerge.evaluate.records import (
+    Answer,
+    Options,
+    Prompt,
+    RetryableError,
+    Sampling,
+    UnansweredError,
+)
 from ramerge.evaluate.runner import run
 from ramerge.evaluate.store import Store
 
@@ -182,6 +190,25 @@ def test_equal_prompts_make_one_request_and_the_bound_holds(tmp_path):
     with Store(tmp_path / "s") as store:
         backend = asyncio.run(go(store))
     assert (backend.calls, backend.busiest) == (20, 4)
+
+
+def test_every_part_of_a_request_is_part_of_its_key():
+    first = Prompt((("user", "a"),))
+    changed = {
+        "messages": (("user", "b"),), "sample": 1, "tools": "[]",
+        "temperature": 0.5, "top_p": 0.5, "top_k": 5, "max_tokens": 5, "stop": ("x",),
+    }  # fmt: skip
+    names = {f.name for f in fields(Prompt) + fields(Sampling)} - {"sampling"}
+    assert changed.keys() == names
+    others = [
+        replace(first, **{name: value})
+        if hasattr(first, name)
+        else replace(first, sampling=replace(first.sampling, **{name: value}))
+        for name, value in changed.items()
+    ]
+    assert len({p.key("m") for p in [first, *others]} | {first.key("n")}) == len(changed) + 2
+    assert len({p.seed for p in [first, *others]}) == len(changed) + 1
+    assert first.key("m") == Prompt((("user", "a"),)).key("m")
 
 
 def test_attempts_are_bounded(tmp_path):

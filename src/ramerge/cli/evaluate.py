@@ -17,6 +17,7 @@ from ramerge.cli.render import say, seconds
 
 if TYPE_CHECKING:
     from ramerge.evaluate.runner import Estimate, Step
+QUIET_S = 30.0  # between lines of progress where nobody watches a terminal
 
 
 def evaluate(
@@ -168,20 +169,19 @@ def _say_estimate(found: Estimate) -> None:
 
 
 def _progress() -> Callable[[Step], None]:
-    """What shows how far an evaluation is: one line that changes on a terminal, ten lines a model elsewhere."""
+    """What shows how far an evaluation is: one line that changes on a terminal, a line now and then elsewhere."""
     began: dict[str, float] = {}
-    shown: dict[str, int] = {}
+    shown: dict[str, float] = {}
 
     def show_step(step: Step) -> None:
         passed = time.monotonic() - began.setdefault(step.model, time.monotonic())
         left = seconds(passed * (step.total - step.done) / step.done) if step.done else "?"
         text = f"{step.model}: {step.done}/{step.total} tasks, {step.asked} requests, {left} left"
-        tenth = 10 * step.done // step.total
         if sys.stderr.isatty():
             sys.stderr.write(f"\r{text}\x1b[K" + "\n" * (step.done == step.total))
             sys.stderr.flush()
-        elif tenth > shown.get(step.model, 0):
-            shown[step.model] = tenth
+        elif passed > shown.get(step.model, 0.0) + QUIET_S:
+            shown[step.model] = passed
             say("note", text)
 
     return show_step

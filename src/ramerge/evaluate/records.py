@@ -53,7 +53,9 @@ class Prompt:
 
     def key(self, model: str) -> str:
         """SHA-256 of the request as ``model`` gets it: equal requests have equal keys."""
-        text = json.dumps([model, asdict(self)], ensure_ascii=False, sort_keys=True)
+        how = self.sampling
+        drawn = (how.temperature, how.top_p, how.top_k, how.max_tokens, how.stop)
+        text = json.dumps([model, self.messages, drawn, self.sample, self.tools])
         return hashlib.sha256(text.encode()).hexdigest()
 
 
