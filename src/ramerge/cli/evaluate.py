@@ -34,7 +34,7 @@ def evaluate(
     suite: Annotated[
         str,
         typer.Option(
-            "--suite", help="Comma-separated: coding, tool, memory, math, search, ifeval."
+            "--suite", help="Comma-separated: coding, tool, memory, math, search, ifeval, lab."
         ),
     ],
     out: Annotated[
