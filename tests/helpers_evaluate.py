@@ -118,6 +118,33 @@ def write_rows(path, rows):
     return str(path)
 
 
+def evaluate(tmp_path, suite, script, data, **options):
+    """Run a suite for a scripted model: (column, metric) -> (score, n, flags, errors), and the server."""
+    from ramerge.evaluate.records import Options
+    from ramerge.evaluate.runner import run
+
+    paths = {
+        name: found if isinstance(found, str) else write_rows(tmp_path / f"{name}.jsonl", found)
+        for name, found in data.items()
+    }
+    with serving(script) as (url, server):
+        report = run(
+            {"m": url},
+            [suite],
+            out=tmp_path / "out",
+            options=Options(data=paths, **options),
+            attempts=1,
+        )
+    return {
+        key: (cell.score.mean, cell.score.n, cell.flags, cell.errors)
+        for key, cell in report.cells["m"].items()
+    }, server
+
+
+def scores(found):
+    return {key: values[0] for key, values in found.items()}
+
+
 if (
     __name__ == "__main__"
 ):  # delay_s log_file: logs each question when it comes and when it is answered

@@ -201,6 +201,12 @@ def test_two_runs_compare_as_one_run_would(tmp_path):
     assert found.as_json() == both.as_json()
 
 
+def test_the_first_metric_is_still_the_first_when_read_back(tmp_path):
+    score = Score({"prompt strict": (1.0, 1.0), "instruction loose": (0.0, 2.0)})
+    models = {"m": [Outcome("IFEval", "instructions", "1", score)]}
+    assert compare([run_of(tmp_path / "1", models)]).main == [("IFEval", "prompt strict")]
+
+
 def test_the_same_name_in_two_runs_is_told_apart(tmp_path):
     runs = [run_of(tmp_path / name, {"m": outcomes("A", [1])}) for name in ("first", "second")]
     assert compare(runs).models == ("m", "m (second)")

@@ -240,7 +240,7 @@ def write(report: EvaluationReport, out: Path) -> None:
     from ramerge.evaluate.render import markdown
 
     lines = (
-        json.dumps({"model": model, **outcome.as_json()}, ensure_ascii=False, sort_keys=True) + "\n"
+        json.dumps({"model": model, **outcome.as_json()}, ensure_ascii=False) + "\n"
         for model, outcomes in report.outcomes.items()
         for outcome in outcomes
     )
