@@ -120,6 +120,7 @@ def write_rows(path, rows):
 
 def evaluate(tmp_path, suite, script, data, **options):
     """Run a suite for a scripted model: (column, metric) -> (score, n, flags, errors), and the server."""
+    from ramerge.evaluate.asking import Pace
     from ramerge.evaluate.records import Options
     from ramerge.evaluate.runner import run
 
@@ -133,7 +134,7 @@ def evaluate(tmp_path, suite, script, data, **options):
             [suite],
             out=tmp_path / "out",
             options=Options(data=paths, **options),
-            attempts=1,
+            pace=Pace(attempts=1),
         )
     return {
         key: (cell.score.mean, cell.score.n, cell.flags, cell.errors)

@@ -3,11 +3,13 @@
 import asyncio
 import json
 import os
+import shutil
 import socket
+import subprocess
 from pathlib import Path
 
 from ramerge.evaluate.sandbox import check
-from ramerge.evaluate.sandbox.launch import Limits
+from ramerge.evaluate.sandbox.launch import Limits, unprivileged
 from ramerge.evaluate.sandbox.programs import run_program, run_tests
 
 LIMITS = Limits(seconds=8.0, memory_mb=512)
@@ -40,6 +42,16 @@ FORGERIES = {
     "SystemExit": "def f(): raise SystemExit(0)",
     "a name that the tests trust": "def isinstance(*a): return True\ndef f(): return 1",
 }
+
+
+def missing():
+    """Why no box can be built on this machine, whatever we do; "" where one can."""
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        return "needs bubblewrap"
+    plain = [bwrap, "--unshare-all", "--unshare-user", "--ro-bind", "/", "/", "true"]
+    done = subprocess.run(plain, capture_output=True, text=True, check=False, **unprivileged())
+    return f"bubblewrap cannot build a box here: {done.stderr.strip()}" if done.returncode else ""
 
 
 def program(code, given="", limits=LIMITS):

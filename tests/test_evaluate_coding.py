@@ -1,6 +1,5 @@
 """Programs through the whole pipeline: both forms of problem, every metric, people's own solutions."""
 
-import shutil
 from itertools import cycle
 
 import pytest
@@ -8,10 +7,11 @@ import pytest
 pytest.importorskip("aiohttp")
 
 from helpers_evaluate import Reply, evaluate, question, scores
+from helpers_sandbox import missing
 from ramerge._errors import CorruptInputError
 from ramerge.evaluate.suites import coding
 
-boxed = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
+boxed = pytest.mark.skipif(bool(missing()), reason=missing())
 STDIO = {
     "task_id": "double",
     "question": "Read a number, print its double.",

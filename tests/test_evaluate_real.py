@@ -1,7 +1,6 @@
 """Gold answers to rows of the real data sets, where a directory of them is given: 100 %, but for what nobody can answer."""
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ pytest.importorskip("aiohttp")
 
 from helpers_evaluate import Reply, evaluate, question, scores
 from helpers_ifeval import following
+from helpers_sandbox import missing
 from ramerge.evaluate import rows
 from ramerge.evaluate.suites import mathematics
 
@@ -55,8 +55,8 @@ def gold(name, row, body):
 @pytest.mark.parametrize("name", FILES)
 def test_rows_of_the_real_data_sets(tmp_path, name, right):
     suite = FILES[name][0]
-    if suite == "coding" and shutil.which("bwrap") is None:
-        pytest.skip("needs bubblewrap")
+    if suite == "coding" and missing():
+        pytest.skip(missing())
     table = real(name)
     asked = [(str(r.get("question") or r.get("problem") or r["prompt"]), r) for r in table]
     asked.sort(key=lambda pair: -len(pair[0]))  # one question may be part of another

@@ -25,7 +25,7 @@ def outcomes(column, hits, domain="math", metric="accuracy", **more):
 
 
 def report(found, seconds=None, settings=None):
-    return build(found, seconds or {}, settings or {"limit": None, "data": {}})
+    return build(found, seconds or {}, settings or {"limit": None, "data": {}, "scorers": {}})
 
 
 # figures

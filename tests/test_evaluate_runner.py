@@ -18,7 +18,7 @@ pytest.importorskip("math_verify")
 
 from helpers_evaluate import Reply, by_question, serving, write_rows
 from ramerge._errors import ConfigError, HubError, OutputBusyError
-from ramerge.evaluate.asking import Asker
+from ramerge.evaluate.asking import Asker, Pace
 from ramerge.evaluate.records import (
     Answer,
     Options,
@@ -103,14 +103,14 @@ def test_a_passing_failure_is_retried(tmp_path, failure):
         seen.add(text)
         return failure if first else by_question(GOLD)(body)
 
-    report, server = evaluate(tmp_path, script, timeout_s=0.3)
+    report, server = evaluate(tmp_path, script, pace=Pace(timeout_s=0.3))
     assert cell(report).score.mean == 100.0
     assert len(server.bodies) == 6
 
 
 def test_a_lasting_failure_is_an_error_and_asked_again_next_time(tmp_path):
     report, server = evaluate(
-        tmp_path, by_question({**GOLD, "Half": Reply(status=500, raw=b"")}), attempts=2
+        tmp_path, by_question({**GOLD, "Half": Reply(status=500, raw=b"")}), pace=Pace(attempts=2)
     )
     assert report.errors == 1
     assert len(server.bodies) == 4
@@ -182,7 +182,7 @@ class Flaky:
 def test_equal_prompts_make_one_request_and_the_bound_holds(tmp_path):
     async def go(store):
         backend = Flaky(0)
-        asker = Asker(backend, store, concurrency=4)
+        asker = Asker(backend, store, Pace(concurrency=4))
         prompts = [Prompt((("user", str(i % 20)),)) for i in range(60)]
         await asyncio.gather(*map(asker.ask, prompts))
         return backend
@@ -214,7 +214,7 @@ def test_every_part_of_a_request_is_part_of_its_key():
 def test_attempts_are_bounded(tmp_path):
     with Store(tmp_path / "s") as store:
         backend = Flaky(99)
-        asker = Asker(backend, store, concurrency=1, attempts=3, first_wait_s=0.0)
+        asker = Asker(backend, store, Pace(concurrency=1, attempts=3, first_wait_s=0.0))
         with pytest.raises(UnansweredError, match="3 attempts"):
             asyncio.run(asker.ask(Prompt((("user", "x"),))))
         assert backend.calls == 3
@@ -232,10 +232,11 @@ def start_server(tmp_path, delay):
 
 RUN = """
 import sys
+from ramerge.evaluate.asking import Pace
 from ramerge.evaluate.records import Options
 from ramerge.evaluate.runner import run
 if __name__ == "__main__":
-    run({"m": sys.argv[1]}, ["math"], out=sys.argv[2], options=Options(data={"gsm8k": sys.argv[3]}), concurrency=8)
+    run({"m": sys.argv[1]}, ["math"], out=sys.argv[2], options=Options(data={"gsm8k": sys.argv[3]}), pace=Pace(concurrency=8))
 """
 
 
@@ -291,7 +292,6 @@ def test_a_thousand_requests_take_at_most_three_times_the_ideal(tmp_path):
             ["math"],
             out=tmp_path / "out",
             options=Options(data={"gsm8k": data}),
-            concurrency=64,
         )
         seconds = time.monotonic() - started
     finally:

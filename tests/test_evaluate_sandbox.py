@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from helpers_sandbox import ESCAPES, FORGERIES, MARK, escape, forge, judged, program
+from helpers_sandbox import ESCAPES, FORGERIES, MARK, escape, forge, judged, missing, program
 from ramerge._errors import SandboxError
 from ramerge.evaluate.sandbox import check, launch
 from ramerge.evaluate.sandbox.launch import Limits
 from ramerge.evaluate.sandbox.programs import called_names
 
 SOURCE = Path(__file__).parent.parent / "src"
-boxed = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
+boxed = pytest.mark.skipif(bool(missing()), reason=missing())
 
 
 @boxed

@@ -89,6 +89,7 @@ def evaluate(
 
     Example: ramerge evaluate --model base=http://localhost:8000/v1 --suite math --limit 200 --out scores
     """
+    from ramerge.evaluate.asking import Pace
     from ramerge.evaluate.records import Options
     from ramerge.evaluate.runner import run
 
@@ -105,8 +106,7 @@ def evaluate(
             squad_tokens=_numbers(squad_tokens, "--squad-tokens"),
             tokenizer=None if tokenizer is None else str(tokenizer),
         ),
-        concurrency=concurrency,
-        timeout_s=timeout,
+        pace=Pace(concurrency=concurrency, timeout_s=timeout),
         merge_seconds={n: _number(v) for n, v in _named(merge_time or [], "--merge-time").items()},
         estimated=(lambda found: None) if quiet else _say_estimate,  # noqa: ARG005
         progress=(lambda step: None) if quiet else _progress(),  # noqa: ARG005

@@ -5,11 +5,29 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from ramerge.evaluate.records import Answer, Backend, Prompt, RetryableError, UnansweredError
 from ramerge.evaluate.store import Store
 
 LONGEST_WAIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How hard a model is asked.
+
+    Attributes:
+        concurrency: most requests under way.
+        attempts: tries per request.
+        timeout_s: longest wait for one answer.
+        first_wait_s: pause after the first failure; doubles with each, with jitter.
+    """
+
+    concurrency: int = 64
+    attempts: int = 5
+    timeout_s: float = 600.0
+    first_wait_s: float = 0.5
 
 
 class Asker:
@@ -19,10 +37,8 @@ class Asker:
         self,
         backend: Backend,
         store: Store,
+        pace: Pace,
         *,
-        concurrency: int,
-        attempts: int = 5,
-        first_wait_s: float = 0.5,
         answered: Callable[[Answer], None] = lambda answer: None,  # noqa: ARG005
     ) -> None:
         """Args as named.
@@ -30,16 +46,13 @@ class Asker:
         Args:
             backend: who answers.
             store: where answers live.
-            concurrency: most requests under way.
-            attempts: tries per request.
-            first_wait_s: pause after the first failure; doubles with each, with jitter.
+            pace: bounds and retries.
             answered: told of every answer that was not in the store.
         """
         self._backend = backend
         self._store = store
-        self._slots = asyncio.Semaphore(concurrency)
-        self._attempts = attempts
-        self._first_wait_s = first_wait_s
+        self._slots = asyncio.Semaphore(pace.concurrency)
+        self._pace = pace
         self._answered = answered
         self._under_way: dict[str, asyncio.Task[Answer]] = {}
 
@@ -66,12 +79,12 @@ class Asker:
         return answer
 
     async def _with_retries(self, prompt: Prompt) -> Answer:
-        for attempt in range(1, self._attempts + 1):
+        for attempt in range(1, self._pace.attempts + 1):
             try:
                 return await self._backend.complete(prompt)
             except RetryableError as error:
-                if attempt == self._attempts:
+                if attempt == self._pace.attempts:
                     raise UnansweredError(f"{error} ({attempt} attempts)") from error
-                wait = self._first_wait_s * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)  # noqa: S311
+                wait = self._pace.first_wait_s * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)  # noqa: S311
                 await asyncio.sleep(min(error.after or wait, LONGEST_WAIT_S))
         raise AssertionError("attempts is at least 1")

@@ -13,6 +13,7 @@ from ramerge.evaluate import rows
 from ramerge.evaluate.records import Outcome, Score
 from ramerge.evaluate.report import EvaluationReport, build
 
+PARTIAL = ("data", "scorers")  # settings that only concern the suites that use them
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError)
 
 
@@ -29,7 +30,8 @@ def compare(runs: Sequence[str | Path]) -> EvaluationReport:
     for run in map(Path, runs):
         facts, times = _facts(run)
         _require_equal(settings, facts, run)
-        settings = {**facts, **settings, "data": facts.get("data", {}) | settings.get("data", {})}
+        merged = {name: facts.get(name, {}) | settings.get(name, {}) for name in PARTIAL}
+        settings = {**facts, **settings, **merged}
         names: dict[str, str] = {}
         for row in rows.read(run / "outcomes.jsonl", None):
             model, outcome = _outcome(row, run)
@@ -56,11 +58,12 @@ def _facts(run: Path) -> tuple[dict[str, Any], dict[str, float]]:
 
 def _require_equal(first: Mapping[str, Any], second: Mapping[str, Any], run: Path) -> None:
     """Scores are compared at equal prompts, data and sampling only; data sets that only one run has do not matter."""
-    for name in first.keys() - {"suites", "data"}:
+    for name in first.keys() - {"suites", *PARTIAL}:
         _require(name, first[name], second.get(name), run)
-    ours, theirs = first.get("data", {}), second.get("data", {})
-    for name in ours.keys() & theirs.keys():
-        _require(f"data {name}", ours[name], theirs[name], run)
+    for part in PARTIAL:
+        ours, theirs = first.get(part, {}), second.get(part, {})
+        for name in ours.keys() & theirs.keys():
+            _require(f"{part} {name}", ours[name], theirs[name], run)
 
 
 def _require(name: str, first: Any, second: Any, run: Path) -> None:

@@ -9,18 +9,21 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ramerge._errors import ConfigError, MergeError
 from ramerge.evaluate import suites as registry
-from ramerge.evaluate.asking import Asker
+from ramerge.evaluate.asking import Asker, Pace
 from ramerge.evaluate.backends import connect
 from ramerge.evaluate.records import Answer, Backend, Options, Outcome, Task, UnansweredError
 from ramerge.evaluate.report import EvaluationReport, build, write
 from ramerge.evaluate.store import Store
 
 STORE = "answers.sqlite"
+SCORERS = {"tool": "bfcl-eval", "math": "math-verify", "ifeval": "langdetect"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +55,7 @@ def run(
     *,
     out: str | Path,
     options: Options | None = None,
-    concurrency: int = 64,
-    attempts: int = 5,
-    timeout_s: float = 600.0,
+    pace: Pace = Pace(),  # noqa: B008 (frozen)
     merge_seconds: Mapping[str, float] | None = None,
     estimated: Callable[[Estimate], None] = lambda e: None,  # noqa: ARG005
     progress: Callable[[Step], None] = lambda s: None,  # noqa: ARG005
@@ -67,9 +68,7 @@ def run(
         suites: names out of `suites.MODULES`.
         out: directory of answers and report; one that exists is gone on with.
         options: of the suites.
-        concurrency: most requests under way, per model.
-        attempts: tries per request.
-        timeout_s: longest wait for one answer.
+        pace: bounds and retries of requests.
         merge_seconds: name -> seconds that its merge took, for the Pareto front.
         estimated: told what a model will take, before it is asked anything.
         progress: told of each finished task and each answer.
@@ -89,17 +88,7 @@ def run(
     target.mkdir(parents=True, exist_ok=True)
     with Store(target / STORE) as store:
         found = asyncio.run(
-            _all(
-                models,
-                tasks,
-                store,
-                concurrency,
-                attempts,
-                timeout_s,
-                estimated,
-                progress,
-                dry_run,
-            )
+            _all(models, tasks, store, pace, estimated, None if dry_run else progress)
         )
     report = build(found, merge_seconds or {}, settings(suites, options))
     if not dry_run:
@@ -108,45 +97,44 @@ def run(
 
 
 def settings(suites: Sequence[str], options: Options) -> dict[str, object]:
-    """What scores depend on, besides model and data; two runs are comparable where this is equal."""
-    facts = asdict(options) | {
-        "data": {n: _digest(Path(p)) for n, p in sorted(options.data.items())}
-    }
+    """What scores depend on, besides the model; two runs are comparable where this is equal."""
+    facts = {n: list(v) if isinstance(v, tuple) else v for n, v in asdict(options).items()}
+    facts["data"] = {n: _digest(Path(p)) for n, p in sorted(options.data.items())}
     facts["tokenizer"] = None if options.tokenizer is None else _digest(Path(options.tokenizer))
-    return {"suites": list(suites), **_plain(facts)}
-
-
-def _plain(facts: dict[str, object]) -> dict[str, object]:
-    """Tuples as lists, as they read back from JSON."""
-    return {name: list(v) if isinstance(v, tuple) else v for name, v in facts.items()}
+    scorers = {}
+    for name in (SCORERS[suite] for suite in suites if suite in SCORERS):
+        with suppress(PackageNotFoundError):  # not every row needs one
+            scorers[name] = version(name)
+    return {"suites": list(suites), **facts, "scorers": scorers}
 
 
 def _digest(path: Path) -> str:
-    """A file by its content, a directory by its name: two runs on equal data look equal wherever it lies."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else path.name
+    """The start of the SHA-256 of a file, or of all files of a directory: equal data look equal wherever they lie."""
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(b"" if file == path else file.relative_to(path).as_posix().encode())
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:16]
 
 
 async def _all(
     models: Mapping[str, str],
     tasks: Sequence[Task],
     store: Store,
-    concurrency: int,
-    attempts: int,
-    timeout_s: float,
+    pace: Pace,
     estimated: Callable[[Estimate], None],
-    progress: Callable[[Step], None],
-    dry_run: bool,  # noqa: FBT001
+    progress: Callable[[Step], None] | None,
 ) -> dict[str, list[Outcome]]:
+    """Outcomes by model; none, after the estimates, where there is no ``progress`` to tell of."""
     found: dict[str, list[Outcome]] = {}
     for name, source in models.items():
-        backend = await connect(source, concurrency=concurrency, timeout_s=timeout_s)
+        backend = await connect(source, concurrency=pace.concurrency, timeout_s=pace.timeout_s)
         try:
-            estimated(estimate(name, backend, tasks, store, concurrency))
-            found[name] = (
-                []
-                if dry_run
-                else await _one(name, backend, tasks, store, concurrency, attempts, progress)
-            )
+            estimated(estimate(name, backend, tasks, store, pace.concurrency))
+            found[name] = []
+            if progress is not None:
+                found[name] = await _one(name, backend, tasks, store, pace, progress)
         finally:
             await backend.close()
     return found
@@ -157,8 +145,7 @@ async def _one(
     backend: Backend,
     tasks: Sequence[Task],
     store: Store,
-    concurrency: int,
-    attempts: int,
+    pace: Pace,
     progress: Callable[[Step], None],
 ) -> list[Outcome]:
     """Outcomes of one model, in the order of ``tasks``."""
@@ -169,7 +156,7 @@ async def _one(
         asked += 1
         progress(Step(name, done, len(tasks), asked, answer.seconds))
 
-    asker = Asker(backend, store, concurrency=concurrency, attempts=attempts, answered=answered)
+    asker = Asker(backend, store, pace, answered=answered)
 
     async def outcome(task: Task) -> Outcome:
         nonlocal done

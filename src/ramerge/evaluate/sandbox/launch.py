@@ -31,6 +31,14 @@ NOBODY = 65534
 END_S = 30.0  # the kernel needs milliseconds to end a box
 PROGRAMS = ("/usr/bin/python3", "/usr/local/bin/python3")
 
+PROFILE = (
+    "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session",
+    "--cap-drop", "ALL", "--uid", str(NOBODY), "--gid", str(NOBODY),
+    "--clearenv", "--setenv", "PATH", "/usr/bin", "--setenv", "LANG", "C.UTF-8", "--hostname", "box",
+    "--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev",
+    "--size", str(SCRATCH_BYTES), "--tmpfs", "/work",
+)  # fmt: skip
+
 # Runs first inside the box: set the limits, become the program. argv: memory bytes, CPU seconds, file to run.
 ENTRY = """
 import os, resource as r, sys
@@ -109,56 +117,16 @@ def tools() -> tuple[str, str]:
 def command(files: Sequence[tuple[int, str]], main: str, limits: Limits, status: int) -> list[str]:
     """The bubblewrap command line: ``files`` are (file descriptor, path inside), ``main`` is run."""
     bwrap, python = tools()
-    box = [
-        bwrap,
-        "--unshare-all",
-        "--unshare-user",
-        "--disable-userns",
-        "--die-with-parent",
-        "--new-session",
-    ]
-    box += [
-        "--cap-drop",
-        "ALL",
-        "--uid",
-        str(NOBODY),
-        "--gid",
-        str(NOBODY),
-        "--clearenv",
-        "--hostname",
-        "box",
-    ]
-    box += [
-        "--setenv",
-        "PATH",
-        "/usr/bin",
-        "--setenv",
-        "LANG",
-        "C.UTF-8",
-        "--ro-bind",
-        "/usr",
-        "/usr",
-    ]
+    box = [bwrap, *PROFILE]
     for name in ("lib", "lib64", "bin"):
         if Path("/usr", name).is_dir():
             box += ["--symlink", f"usr/{name}", f"/{name}"]
-    box += ["--proc", "/proc", "--dev", "/dev", "--size", str(SCRATCH_BYTES), "--tmpfs", "/work"]
     for descriptor, path in files:
         box += ["--ro-bind-data", str(descriptor), path]
-    box += ["--remount-ro", "/", "--chdir", "/work", "--json-status-fd", str(status)]
+    box += ["--remount-ro", "/", "--chdir", "/work", "--json-status-fd", str(status), "--"]
     seconds = int(limits.seconds) + 3  # the wall clock ends a busy program first, and as a timeout
-    return [
-        *box,
-        "--",
-        python,
-        "-I",
-        "-S",
-        "-c",
-        ENTRY,
-        str(limits.memory_mb << 20),
-        str(seconds),
-        main,
-    ]
+    entry = [python, "-I", "-S", "-c", ENTRY, str(limits.memory_mb << 20), str(seconds), main]
+    return [*box, *entry]
 
 
 async def launch(files: Mapping[str, str], main: str, limits: Limits) -> Box:
