@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from ramerge._types import DType, TensorSpec
-from ramerge.checkpoint.layout import plan_layout
-from ramerge.checkpoint.manifest import manifest_bytes
-from ramerge.checkpoint.staging import Staging
+from ramerge.checkpoint.output.layout import plan_layout
+from ramerge.checkpoint.output.manifest import manifest_bytes
+from ramerge.checkpoint.output.staging import Staging
 
 SPECS = (
     TensorSpec("a.weight", DType.BF16, (64, 48)),

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from helpers_config import METHODS
 from ramerge._types import DType
-from ramerge.checkpoint.vocabulary import TokenizerRules, TokenRule
+from ramerge.checkpoint.tokenizer.vocabulary import TokenizerRules, TokenRule
 from ramerge.config.canonical import to_yaml
 from ramerge.config.job import AgentJob, Filtered, Gradient, Job, Slice, SliceSource
 from ramerge.config.mergekit import loads

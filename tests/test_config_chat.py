@@ -8,7 +8,12 @@ import pytest
 from helpers_config import METHODS
 from helpers_tokenizers import bpe, save_model, with_special
 from ramerge._errors import ConfigError
-from ramerge.checkpoint.chat import TEMPLATES, chosen_template, read_template, with_template
+from ramerge.checkpoint.tokenizer.chat import (
+    TEMPLATES,
+    chosen_template,
+    read_template,
+    with_template,
+)
 from ramerge.config import tokenizer
 from ramerge.config.inputs import prepare
 from ramerge.config.mergekit import loads

@@ -9,7 +9,7 @@ import pytest
 from helpers_tokenizers import bpe, read, save_model, with_special
 from ramerge import engine
 from ramerge.checkpoint.memory import MemoryCheckpoint, MemorySink
-from ramerge.checkpoint.sidefiles import config_with
+from ramerge.checkpoint.output.sidefiles import config_with
 from ramerge.config.inputs import prepare
 from ramerge.config.mergekit import loads
 from ramerge.config.resolve import values

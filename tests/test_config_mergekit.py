@@ -7,7 +7,7 @@ import pytest
 from helpers_config import METHODS
 from ramerge._errors import ConfigError, MergeError, ProblemsError
 from ramerge._types import DType
-from ramerge.checkpoint.vocabulary import TokenizerRules, TokenRule
+from ramerge.checkpoint.tokenizer.vocabulary import TokenizerRules, TokenRule
 from ramerge.config.job import AgentJob, Filtered, Gradient, Job, Slice, SliceSource
 from ramerge.config.mergekit import from_mapping, load, loads
 

@@ -6,7 +6,7 @@ import pytest
 from helpers_config import METHODS
 from ramerge._errors import ConfigError, IncompatibleError, MergeError
 from ramerge.checkpoint.memory import MemoryCheckpoint
-from ramerge.checkpoint.stacked import StackedCheckpoint
+from ramerge.checkpoint.views.stacked import StackedCheckpoint
 from ramerge.config.mergekit import loads
 from ramerge.config.slices import Place, is_embedding, layer_config, plan_slices, streams
 

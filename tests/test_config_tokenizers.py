@@ -20,11 +20,11 @@ from helpers_tokenizers import (
     wordpiece,
 )
 from ramerge._errors import ConfigError, CorruptInputError, IncompatibleError, MergeError
-from ramerge.checkpoint import tokenizer_json as tj
 from ramerge.checkpoint.memory import MemoryCheckpoint
-from ramerge.checkpoint.remap import RemappedCheckpoint, RowMap
-from ramerge.checkpoint.tokenizers import plan_vocabulary
-from ramerge.checkpoint.vocabulary import TokenizerRules, TokenRule
+from ramerge.checkpoint.tokenizer import tokenizer_json as tj
+from ramerge.checkpoint.tokenizer.tokenizers import plan_vocabulary
+from ramerge.checkpoint.tokenizer.vocabulary import TokenizerRules, TokenRule
+from ramerge.checkpoint.views.remap import RemappedCheckpoint, RowMap
 
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 BASE = bpe()

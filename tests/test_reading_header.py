@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from helpers_reading import blob, entry
 from ramerge._errors import CorruptInputError
 from ramerge._types import DType
-from ramerge.checkpoint.header import parse_header, read_header_of
+from ramerge.checkpoint.formats.header import parse_header, read_header_of
 
 ONE = {"a": entry("F32", [2], 0, 8)}
 

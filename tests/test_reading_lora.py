@@ -198,7 +198,7 @@ def test_names_with_adapter_name_and_wrappers(bases, tmp_path):
 
 def test_enlarged_vocabulary_in_an_adapter_report_43(bases, tmp_path):
     """Report 43: modules_to_save with more rows than the base goes need the vocabulary policy."""
-    from ramerge.checkpoint.harmonise import harmonise
+    from ramerge.checkpoint.views.harmonise import harmonise
 
     directory, _ = adapt(bases, tmp_path, modules_to_save=["embed_tokens"])
     name = "base_model.model.model.embed_tokens.weight"

@@ -11,8 +11,8 @@ import pytest
 
 from helpers_reading import model, read_all, save, sharded, write_index
 from ramerge._errors import CorruptInputError, MergeError, SecurityError
+from ramerge.checkpoint.formats.safetensors import INDEX
 from ramerge.checkpoint.open import open_checkpoint
-from ramerge.checkpoint.safetensors import INDEX
 
 RNG = np.random.default_rng(7)
 A = RNG.standard_normal((5, 3)).astype(np.float32)

@@ -9,7 +9,11 @@ import pytest
 
 from ramerge._errors import SecurityError
 from ramerge._types import DType
-from ramerge.checkpoint.sidefiles import config_for_output, generation_config_problems, side_files
+from ramerge.checkpoint.output.sidefiles import (
+    config_for_output,
+    generation_config_problems,
+    side_files,
+)
 
 COPIED = [
     "LICENSE",

@@ -9,10 +9,10 @@ import pytest
 
 from helpers_reading import model
 from ramerge._errors import CorruptInputError
-from ramerge.checkpoint.configs import check_configs
 from ramerge.checkpoint.open import open_checkpoint
-from ramerge.checkpoint.sidefiles import side_files
-from ramerge.checkpoint.tokens import chat_template, check_tokens, special_ids, token_ids
+from ramerge.checkpoint.output.configs import check_configs
+from ramerge.checkpoint.output.sidefiles import side_files
+from ramerge.checkpoint.tokenizer.tokens import chat_template, check_tokens, special_ids, token_ids
 
 WORDS = {"<s>": 0, "</s>": 1, "a": 2, "b": 3, "c": 4}
 

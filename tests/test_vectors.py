@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ramerge.checkpoint.formats.safetensors import open_file
 from ramerge.checkpoint.memory import numpy_dtype
-from ramerge.checkpoint.safetensors import open_file
 from ramerge.probes.overlap import Overlap
 from test_engine_oracle import run
 

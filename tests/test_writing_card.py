@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from ramerge.checkpoint.card import escaped, model_card
+from ramerge.checkpoint.output.card import escaped, model_card
 
 METHOD = SimpleNamespace(name="ram_plus", title="RAM+", reference="arXiv 2601.13572")
 HOSTILE = [

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from helpers_writing import content, write_model
 from ramerge._errors import CorruptInputError
 from ramerge.checkpoint.base import Extent
-from ramerge.checkpoint.hashing import InputHashes, OrderedHasher, hash_file, longest_ascent
-from ramerge.checkpoint.safetensors import open_directory
+from ramerge.checkpoint.formats.safetensors import open_directory
+from ramerge.checkpoint.output.hashing import InputHashes, OrderedHasher, hash_file, longest_ascent
 
 
 def feed(hashes, checkpoint, names, stream=0, step=100):

@@ -15,12 +15,12 @@ import pytest
 
 from helpers_writing import write_model
 from ramerge._errors import OutputBusyError
-from ramerge.checkpoint.lock import OutputLock, _myself
+from ramerge.checkpoint.output.lock import OutputLock, _myself
 
 HOLDER = """
     import sys, time
     from pathlib import Path
-    from ramerge.checkpoint.lock import OutputLock
+    from ramerge.checkpoint.output.lock import OutputLock
     if {flock!r} != "works":
         import errno, fcntl
         def flock(fd, how):

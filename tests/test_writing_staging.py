@@ -17,10 +17,10 @@ from ramerge._errors import (
     SecurityError,
     VerificationError,
 )
-from ramerge.checkpoint.header import read_header_of
-from ramerge.checkpoint.safetensors import open_directory
-from ramerge.checkpoint.staging import Staging
-from ramerge.checkpoint.verify import verify
+from ramerge.checkpoint.formats.header import read_header_of
+from ramerge.checkpoint.formats.safetensors import open_directory
+from ramerge.checkpoint.output.staging import Staging
+from ramerge.checkpoint.output.verify import verify
 
 
 def left_beside(out):
@@ -300,7 +300,7 @@ def test_overwrite_replaces_the_directory_as_a_whole(tmp_path):
 
 
 def test_overwrite_without_an_atomic_exchange(tmp_path, monkeypatch):
-    monkeypatch.setattr("ramerge.checkpoint.target.exchange", lambda a, b: False)
+    monkeypatch.setattr("ramerge.checkpoint.output.target.exchange", lambda a, b: False)
     out = tmp_path / "out"
     write_model(out, seed=1)
     write_model(out, overwrite=True)
@@ -379,7 +379,7 @@ def test_a_file_in_the_place_is_refused(tmp_path):
 
 
 def test_room_is_checked_before_anything_is_made(tmp_path, monkeypatch):
-    monkeypatch.setattr("ramerge.checkpoint.target.free_bytes", lambda path: 4_321)
+    monkeypatch.setattr("ramerge.checkpoint.output.target.free_bytes", lambda path: 4_321)
     with pytest.raises(OutputError, match=r"needs 1,0\d\d,\d\d\d bytes, 4,321 are free") as caught:
         write_model(tmp_path / "out")
     assert caught.value.exit_code == 6

@@ -8,8 +8,8 @@ import pytest
 
 from helpers_writing import SPECS, write_model
 from ramerge._errors import MergeError, ProblemsError, VerificationError
-from ramerge.checkpoint.header import read_header_of
-from ramerge.checkpoint.verify import verify
+from ramerge.checkpoint.formats.header import read_header_of
+from ramerge.checkpoint.output.verify import verify
 
 
 @pytest.fixture(scope="module")

@@ -11,21 +11,23 @@ from typing import Any
 
 from ramerge import engine, session, summary
 from ramerge._errors import ConfigError, MergeError
-from ramerge.checkpoint.card import model_card
+from ramerge.checkpoint.base import OutputFile
 from ramerge.checkpoint.files import public_source
-from ramerge.checkpoint.harmonise import Extra, Vocabulary
-from ramerge.checkpoint.manifest import manifest_bytes
 from ramerge.checkpoint.memory import MemoryCheckpoint, MemorySink
 from ramerge.checkpoint.open import open_checkpoint
-from ramerge.checkpoint.staging import Staging
-from ramerge.checkpoint.target import check_output, preflight
-from ramerge.checkpoint.verify import VerifyReport, verify
+from ramerge.checkpoint.output.card import model_card
+from ramerge.checkpoint.output.manifest import manifest_bytes
+from ramerge.checkpoint.output.staging import Staging
+from ramerge.checkpoint.output.target import check_output, preflight
+from ramerge.checkpoint.output.verify import VerifyReport, verify
+from ramerge.checkpoint.views.harmonise import Extra, Vocabulary
 from ramerge.chunks import Progress
 from ramerge.config.canonical import to_yaml
 from ramerge.config.job import Job
 from ramerge.executors import threads as executor
 from ramerge.methods.registry import find
 from ramerge.planning import Plan, build
+from ramerge.records import Outcome
 from ramerge.report.dilution import dilute
 from ramerge.report.health import Finding, examine, from_error
 from ramerge.report.probe import ProbeReport
@@ -115,28 +117,13 @@ def merge(
         files, left_out = session.side_content(
             plan, ready, allow_remote_code=allow_remote_code, tokenizer_from=tokenizer_from
         )
-        plan = replace(plan, decisions=(*plan.decisions, *left_out))
+        plan = replace(plan, notices=(*plan.notices, *left_out))
+        beside = sum(len(f) if isinstance(f, bytes) else f.stat().st_size for f in files.values())
         with Staging.open(
-            target,
-            plan.layout,
-            plan.fingerprint(),
-            overwrite=overwrite,
-            resume=resume,
-            inputs=inputs,
-            side_bytes=sum(
-                len(f) if isinstance(f, bytes) else f.stat().st_size for f in files.values()
-            ),
-        ) as staging:
-            hashes = session.input_hashes(plan, staging.finished)
-            run = partial(
-                executor.run,
-                threads=1 if plan.method.rule is None else count,
-                on_error=hashes.abort,
-            )
-            outcome = engine.merge(
-                plan, staging, run=run, chunk=chunk, observe=hashes, progress=progress
-            )
-            digests = hashes.finish()
+            target, plan.layout, plan.fingerprint(),
+            overwrite=overwrite, resume=resume, inputs=inputs, side_bytes=beside,
+        ) as staging:  # fmt: skip
+            outcome, digests = _fill(plan, staging, count, chunk, progress)
             files["ramerge_config.yml"] = to_yaml(job, source=public_source).encode()
             files["README.md"] = model_card(session.card_facts(plan, outcome)).encode()
             written = staging.commit(files, lambda output, tensors: manifest_bytes(
@@ -145,6 +132,19 @@ def merge(
     return summary.report(
         plan, outcome, seconds=time.monotonic() - began, output=target, files=written
     )
+
+
+def _fill(
+    plan: Plan, staging: Staging, threads: int, chunk: int, progress: Progress | None
+) -> tuple[Outcome, list[tuple[OutputFile, ...]]]:
+    """Merge into a staging directory, and hash the inputs while they are read."""
+    hashes = session.input_hashes(plan, staging.finished)
+    count = (
+        1 if plan.method.rule is None else threads
+    )  # whole tensors: one at a time is memory enough
+    run = partial(executor.run, threads=count, on_error=hashes.abort)
+    outcome = engine.merge(plan, staging, run=run, chunk=chunk, observe=hashes, progress=progress)
+    return outcome, hashes.finish()
 
 
 def plan(

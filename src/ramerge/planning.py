@@ -16,12 +16,12 @@ from ramerge import compat
 from ramerge._errors import ConfigError, IncompatibleError, MergeError, raise_problems
 from ramerge._types import DType, Json, TensorSpec
 from ramerge.checkpoint.base import Checkpoint, Layout, Notice
-from ramerge.checkpoint.configs import Findings, check_configs
 from ramerge.checkpoint.facts import block_of, is_buffer, module_of
-from ramerge.checkpoint.harmonise import Extra, Vocabulary, harmonise
-from ramerge.checkpoint.layout import plan_layout
-from ramerge.checkpoint.sidefiles import generation_config_problems
-from ramerge.checkpoint.tokens import check_tokens
+from ramerge.checkpoint.output.configs import Findings, check_configs
+from ramerge.checkpoint.output.layout import plan_layout
+from ramerge.checkpoint.output.sidefiles import generation_config_problems
+from ramerge.checkpoint.tokenizer.tokens import check_tokens
+from ramerge.checkpoint.views.harmonise import Extra, Vocabulary, harmonise
 from ramerge.compat import TiedHead
 from ramerge.config import resolve
 from ramerge.config.inputs import Inputs
@@ -91,8 +91,17 @@ class Plan:
     tied: tuple[TiedHead, ...] = ()
     config_tied: bool | None = None  # what config.json must say of the output head; None leaves it
     config_vocabulary: int | None = None  # the vocabulary size that it must give; None leaves it
-    decisions: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def decisions(self) -> tuple[str, ...]:
+        """What was copied, dropped or left out, in words."""
+        return tuple(n.message for n in self.notices if not n.warning)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What may make the merge worse, in words."""
+        return tuple(n.message for n in self.notices if n.warning)
 
     @property
     def epsilon(self) -> float:
@@ -178,7 +187,7 @@ def build(
         base: the opened base (the first agent, for methods that need none).
         agents: opened agents by name, in config order.
         auxiliary: opened extra weights by agent (Fisher).
-        extra: what becomes of tensors that not all models have (`checkpoint.harmonise`).
+        extra: what becomes of tensors that not all models have (`checkpoint.views.harmonise`).
         vocabulary: what becomes of embeddings of unequal length.
 
     Raises:
@@ -200,12 +209,12 @@ def plan(
     job, base, agents = inputs.job, inputs.base, inputs.agents
     raise_problems(_check_parameters(job, method, agents))
     active = _active(job, agents)
-    decisions = [
-        f"agent `{name}` has weight 0 and is left out, of the counts too"
+    notices = [
+        Notice("weight-zero", f"agent `{name}` has weight 0 and is left out, of the counts too")
         for name in agents
         if name not in active
     ]
-    decisions += [notice.message for notice in _notices(inputs)]
+    notices += _notices(inputs)
     merged = {n: agents[n] for n in active}
     findings = _side_findings(job, base, merged)
     harmony = harmonise(base, merged, extra=extra, vocabulary=vocabulary)
@@ -218,7 +227,6 @@ def plan(
         _tensor(inputs, method, base.spec(name), specs, active, extras)
         for name, specs in pairing.specs.items()
     )
-    _say_copied(decisions, tensors)
     return Plan(
         job=job,
         method=method,
@@ -235,11 +243,14 @@ def plan(
         ),
         config_tied=harmony.tied,
         config_vocabulary=harmony.vocab_size,
-        decisions=(*decisions, *harmony.decisions, *pairing.decisions),
-        warnings=(
-            *job.notes,
+        notices=(
+            *notices,
+            *_copied(tensors),
+            *harmony.notices,
+            *pairing.notices,
+            *(Notice("configuration", note, warning=True) for note in job.notes),
             *_unused(job, base),
-            *(notice.message for f in findings for notice in f.notices),
+            *(replace(notice, warning=True) for f in findings for notice in f.notices),
             *compat.dtype_warnings(base, job_agents),
         ),
     )
@@ -262,9 +273,11 @@ def _notices(inputs: Inputs) -> list[Notice]:
     return list(dict.fromkeys([*(n for m in models for n in m.notices), *inputs.notices]))
 
 
-def _unused(job: Job, base: Checkpoint) -> list[str]:
+def _unused(job: Job, base: Checkpoint) -> list[Notice]:
     patterns = resolve.unused_filters(job, base.names())
-    return [f"the filter `{p}` fits no tensor" for p in patterns]
+    return [
+        Notice("filter-unused", f"the filter `{p}` fits no tensor", warning=True) for p in patterns
+    ]
 
 
 def _check_parameters(
@@ -368,12 +381,15 @@ def scope_group(name: str, scope: str) -> str:
     return {"model": "model", "module": module_of(name)}.get(scope, name)
 
 
-def _say_copied(decisions: list[str], tensors: Sequence[TensorPlan]) -> None:
-    copied = [t.name for t in tensors if t.action == "copy"]
-    kept = [t.name for t in tensors if t.action == "keep"]
-    if copied:
-        decisions.append(
-            f"copied from the base, not merged (integers or buffers): {compat.listing(copied)}"
-        )
-    if kept:
-        decisions.append(f"excluded from the merge, the base's kept: {compat.listing(kept)}")
+def _copied(tensors: Sequence[TensorPlan]) -> list[Notice]:
+    """Tensors that are the base's in the output, and why."""
+    reasons = {
+        "copy": ("buffers-copied", "copied from the base, not merged (integers or buffers)"),
+        "keep": ("excluded", "excluded from the merge, the base's kept"),
+    }
+    found = []
+    for action, (code, why) in reasons.items():
+        names = tuple(t.name for t in tensors if t.action == action)
+        if names:
+            found.append(Notice(code, f"{why}: {compat.listing(names)}", names))
+    return found

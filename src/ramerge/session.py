@@ -12,12 +12,12 @@ from typing import Any, get_args
 
 from ramerge import summary
 from ramerge._errors import ConfigError, MergeError, ProblemsError, nearest, raise_problems
-from ramerge.checkpoint.base import Checkpoint
+from ramerge.checkpoint.base import Checkpoint, Notice
 from ramerge.checkpoint.files import public_source
-from ramerge.checkpoint.harmonise import Extra, Vocabulary
-from ramerge.checkpoint.hashing import InputHashes
 from ramerge.checkpoint.open import open_checkpoint
-from ramerge.checkpoint.sidefiles import config_for_output, config_with, side_files
+from ramerge.checkpoint.output.hashing import InputHashes
+from ramerge.checkpoint.output.sidefiles import config_for_output, config_with, side_files
+from ramerge.checkpoint.views.harmonise import Extra, Vocabulary
 from ramerge.config import flags, mergekit
 from ramerge.config.canonical import to_yaml
 from ramerge.config.inputs import Inputs, prepare
@@ -173,11 +173,8 @@ def _without_paths(plan: Plan, job: Job) -> Plan:
             sentence = sentence.replace(f"`{source}`", f"`{name}`")
         return sentence
 
-    return replace(
-        plan,
-        decisions=tuple(map(public, plan.decisions)),
-        warnings=tuple(map(public, plan.warnings)),
-    )
+    notices = tuple(replace(n, message=public(n.message)) for n in plan.notices)
+    return replace(plan, notices=notices)
 
 
 def _auxiliary(parameter: str | None, job: Job, opened: Any) -> dict[str, Checkpoint]:
@@ -204,7 +201,7 @@ def input_hashes(plan: Plan, finished: Mapping[str, Any]) -> InputHashes:
 
 def side_content(
     plan: Plan, inputs: Inputs, *, allow_remote_code: bool, tokenizer_from: str | None
-) -> tuple[dict[str, bytes | Path], list[str]]:
+) -> tuple[dict[str, bytes | Path], tuple[Notice, ...]]:
     """Side files by name, and what was left out: the base's, what the job replaces, config.json as the tensors are."""
     donor = None
     if tokenizer_from is not None:
@@ -228,7 +225,7 @@ def side_content(
             changes["vocab_size"] = plan.config_vocabulary
         data = config_with(data, changes) if changes else data
         files["config.json"] = config_for_output(data, plan.job.out_dtype, tied=plan.config_tied)
-    return files, [notice.message for notice in sides.notices]
+    return files, tuple(sides.notices)
 
 
 def manifest_facts(plan: Plan, outcome: Outcome, digests: Sequence[Any]) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from ramerge._errors import MergeError
+from ramerge.checkpoint.adapters.lora_config import parse_lora_config
 from ramerge.checkpoint.files import json_object
-from ramerge.checkpoint.lora_config import parse_lora_config
 from ramerge.config import mergekit
 from ramerge.methods.registry import METHODS
 

@@ -16,7 +16,7 @@ import pytest
 from harness import can_trace, clear, merge_argv
 
 from ramerge._errors import CorruptInputError, MergeError
-from ramerge.checkpoint.header import read_header_of
+from ramerge.checkpoint.formats.header import read_header_of
 
 SECOND, MEGABYTES = 1.0, 200
 
@@ -332,7 +332,7 @@ def flip(path, bit):
 
 def test_flipped_bits_in_an_output(server, merged, size, record):
     """By `verify`: every one is found, the file is named, and the tensor where there is one."""
-    from ramerge.checkpoint.verify import verify
+    from ramerge.checkpoint.output.verify import verify
 
     draw = random.Random(4)
     files = [p for p in sorted(merged.rglob("*")) if p.is_file() and "manifest" not in p.name]

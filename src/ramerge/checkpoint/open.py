@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ramerge._errors import CorruptInputError, IncompatibleError, MergeError, SecurityError, nearest
+from ramerge.checkpoint.adapters.lora import open_adapter
+from ramerge.checkpoint.adapters.lora_config import CONFIG as ADAPTER_CONFIG
 from ramerge.checkpoint.base import Checkpoint, Notice
-from ramerge.checkpoint.dcp import METADATA, open_dcp
 from ramerge.checkpoint.files import (
     json_object,
     open_regular,
@@ -21,17 +22,16 @@ from ramerge.checkpoint.files import (
     resolve_inside,
     shown,
 )
+from ramerge.checkpoint.formats.dcp import METADATA, open_dcp
+from ramerge.checkpoint.formats.pickles import NAMING as PICKLES
+from ramerge.checkpoint.formats.pickles import open_pickle_directory, open_pickle_file
+from ramerge.checkpoint.formats.quantised import refuse_quantised
+from ramerge.checkpoint.formats.safetensors import INDEX, SINGLE, open_directory, open_file
+from ramerge.checkpoint.formats.verl import RANK_FILE, open_verl
 from ramerge.checkpoint.hub import download, parse_hub_id
-from ramerge.checkpoint.lora import open_adapter
-from ramerge.checkpoint.lora_config import CONFIG as ADAPTER_CONFIG
-from ramerge.checkpoint.pickles import NAMING as PICKLES
-from ramerge.checkpoint.pickles import open_pickle_directory, open_pickle_file
-from ramerge.checkpoint.quantised import refuse_quantised
+from ramerge.checkpoint.output.sidefiles import CONFIG
 from ramerge.checkpoint.refusals import ALLOW_PICKLE, UNQUANTISED, refusal, refuse_unmerged
-from ramerge.checkpoint.renamed import without_prefixes
-from ramerge.checkpoint.safetensors import INDEX, SINGLE, open_directory, open_file
-from ramerge.checkpoint.sidefiles import CONFIG
-from ramerge.checkpoint.verl import RANK_FILE, open_verl
+from ramerge.checkpoint.views.renamed import without_prefixes
 
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 

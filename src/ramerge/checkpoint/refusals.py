@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ramerge._errors import CorruptInputError, IncompatibleError, MergeError, SecurityError
 from ramerge.checkpoint.base import Checkpoint
 from ramerge.checkpoint.files import shown
-from ramerge.checkpoint.safetensors import INDEX, SINGLE
+from ramerge.checkpoint.formats.safetensors import INDEX, SINGLE
 
 UNQUANTISED = "merge the unquantised models, then quantise the result"
 _LORA = re.compile(r"\.lora_(?:A|B|embedding_A|embedding_B)\b|\.base_layer\.")

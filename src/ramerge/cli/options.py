@@ -169,7 +169,7 @@ def _value(text: str) -> Any:
 
 def _check_policies(given: dict[str, Any]) -> None:
     """Refuse words that are no policy, with the nearest one that is."""
-    from ramerge.checkpoint import harmonise
+    from ramerge.checkpoint.views import harmonise
 
     for name, policies in (("extra", harmonise.Extra), ("vocabulary", harmonise.Vocabulary)):
         word, choices = given[name], get_args(policies)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from textwrap import fill
 
 from ramerge._signature import MethodInfo, Parameter, Scalar
-from ramerge.checkpoint.vocabulary import TokenizerRules, TokenRule
+from ramerge.checkpoint.tokenizer.vocabulary import TokenizerRules, TokenRule
 from ramerge.config.job import Gradient, Job, Setting, SliceSource
 from ramerge.config.sources import without_credentials
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.checkpoint.base import Checkpoint, Notice
-from ramerge.checkpoint.chat import chosen_template, with_template
-from ramerge.checkpoint.stacked import StackedCheckpoint
-from ramerge.checkpoint.tokenizer_json import CONFIG, NAME, parsed, read_tokenizer
-from ramerge.checkpoint.tokenizers import VocabularyPlan, plan_vocabulary
+from ramerge.checkpoint.tokenizer.chat import chosen_template, with_template
+from ramerge.checkpoint.tokenizer.tokenizer_json import CONFIG, NAME, parsed, read_tokenizer
+from ramerge.checkpoint.tokenizer.tokenizers import VocabularyPlan, plan_vocabulary
+from ramerge.checkpoint.views.stacked import StackedCheckpoint
 from ramerge.config.job import AgentJob, Job, Slice
 from ramerge.config.resolve import depths
 from ramerge.config.slices import Place, layer_config, plan_slices, streams

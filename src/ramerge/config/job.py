@@ -8,7 +8,7 @@ from typing import Literal
 
 from ramerge._signature import Scalar
 from ramerge._types import DType
-from ramerge.checkpoint.vocabulary import TokenizerRules
+from ramerge.checkpoint.tokenizer.vocabulary import TokenizerRules
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ramerge._errors import MergeError
-from ramerge.checkpoint.vocabulary import TokenizerRules, TokenRule
+from ramerge.checkpoint.tokenizer.vocabulary import TokenizerRules, TokenRule
 from ramerge.config import fields
 from ramerge.config.yaml import Node
 

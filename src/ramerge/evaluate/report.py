@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from ramerge._types import Json
-from ramerge.checkpoint.manifest import finite
+from ramerge.checkpoint.output.manifest import finite
 from ramerge.evaluate.records import Outcome
 from ramerge.evaluate.statistics import Estimate, Paired, average, difference, estimate
 

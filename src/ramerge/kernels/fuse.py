@@ -158,30 +158,14 @@ def encode_whole(values, code, n, out):
 @njit(**JIT)
 def count(base, base_code, agents, codes, n, epsilon, grid, auxiliary, scratch, counts, patterns):
     """Contributor patterns of one chunk, without merging. Arguments as in the kernels of `fuse`."""
-    theta, x, pattern, contributors = (
-        scratch.theta,
-        scratch.x,
-        scratch.pattern,
-        scratch.contributors,
-    )
+    theta, x = scratch.theta, scratch.x
+    pattern, contributors = scratch.pattern, scratch.contributors
     flags = np.uint64(0)
     for o in range(0, n, BLOCK):
         k = min(BLOCK, n - o)
         flags |= load(
-            base,
-            base_code,
-            agents,
-            codes,
-            o,
-            k,
-            epsilon,
-            grid,
-            auxiliary,
-            x,
-            theta,
-            pattern,
-            contributors,
-        )
+            base, base_code, agents, codes, o, k, epsilon, grid, auxiliary, x, theta, pattern, contributors
+        )  # fmt: skip
         if patterns.size:
             patterns[o : o + k] = pattern[:k]
         else:
@@ -216,22 +200,9 @@ def fuse(rule: Callable[..., None], *, everywhere: bool = False) -> Callable[...
 
     @njit(**JIT)
     def kernel(
-        base,
-        base_code,
-        agents,
-        codes,
-        n,
-        start,
-        epsilon,
-        grid,
-        auxiliary,
-        coef,
-        out,
-        out_code,
-        scratch,
-        counts,
-        patterns,
-    ):
+        base, base_code, agents, codes, n, start, epsilon, grid, auxiliary, coef, out, out_code,
+        scratch, counts, patterns,
+    ):  # fmt: skip
         _ = digest
         theta, x, y, spare = scratch.theta, scratch.x, scratch.y, scratch.spare
         pattern, contributors = scratch.pattern, scratch.contributors
@@ -240,20 +211,8 @@ def fuse(rule: Callable[..., None], *, everywhere: bool = False) -> Callable[...
         for o in range(0, n, BLOCK):
             k = min(BLOCK, n - o)
             flags |= load(
-                base,
-                base_code,
-                agents,
-                codes,
-                o,
-                k,
-                epsilon,
-                grid,
-                auxiliary,
-                x,
-                theta,
-                pattern,
-                contributors,
-            )
+                base, base_code, agents, codes, o, k, epsilon, grid, auxiliary, x, theta, pattern, contributors
+            )  # fmt: skip
             if patterns.size:
                 patterns[o : o + k] = pattern[:k]
             else:

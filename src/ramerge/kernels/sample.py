@@ -27,21 +27,8 @@ def blocks(elements: int, most: int = MOST) -> I64:
 
 @njit(**JIT)
 def diagnose(
-    base,
-    base_code,
-    agents,
-    codes,
-    at,
-    k,
-    epsilon,
-    grid,
-    auxiliary,
-    out,
-    out_code,
-    scratch,
-    sums,
-    tallies,
-):
+    base, base_code, agents, codes, at, k, epsilon, grid, auxiliary, out, out_code, scratch, sums, tallies
+):  # fmt: skip
     """Add one sampled block of a merged chunk to its records.
 
     Args:
@@ -59,31 +46,13 @@ def diagnose(
         scratch: a `kernels.fuse.Scratch`.
         sums: float64 ``[2, N]``: over t's unique elements, ⟨merged - base, τ⟩ and ⟨τ, τ⟩ are added.
         tallies: int64 ``[1 + N, 2]``: changed elements, and those that came out as the base although they do not
-            cancel; row 0 of any agent,
-            row 1 + t of agent t.
+            cancel; row 0 of any agent, row 1 + t of agent t.
     """
-    x, theta, pattern, y, stored = (
-        scratch.x,
-        scratch.theta,
-        scratch.pattern,
-        scratch.y,
-        scratch.spare[0],
-    )
+    x, theta, pattern = scratch.x, scratch.theta, scratch.pattern
+    y, stored = scratch.y, scratch.spare[0]
     load(
-        base,
-        base_code,
-        agents,
-        codes,
-        at,
-        k,
-        epsilon,
-        grid,
-        auxiliary,
-        x,
-        theta,
-        pattern,
-        scratch.contributors,
-    )
+        base, base_code, agents, codes, at, k, epsilon, grid, auxiliary, x, theta, pattern, scratch.contributors
+    )  # fmt: skip
     decode(out, out_code, at, k, y)
     room = np.empty(8 * k, np.uint8)
     encode(x, out_code, 0, k, room)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ramerge._errors import ConfigError, OutputBusyError, OutputError
-from ramerge.checkpoint.disk import exchange, free_bytes, sync_directory
+from ramerge.checkpoint.output.disk import exchange, free_bytes, sync_directory
 
 _MODEL_FILES = (
     "ramerge_manifest.json",

@@ -17,9 +17,15 @@ from ramerge._errors import CorruptInputError, IncompatibleError, MergeError
 from ramerge._types import DType
 from ramerge.checkpoint.base import Notice
 from ramerge.checkpoint.files import is_plain, read_small, resolve_inside, shown
-from ramerge.checkpoint.pieces import Piece, Pieced, PiecedCheckpoint, tiled
-from ramerge.checkpoint.torchfile import METADATA_BUILDERS, OpenFile, Stored, open_torch, read_torch
-from ramerge.checkpoint.unpickle import Global, Opaque, load
+from ramerge.checkpoint.formats.pieces import Piece, Pieced, PiecedCheckpoint, tiled
+from ramerge.checkpoint.formats.torchfile import (
+    METADATA_BUILDERS,
+    OpenFile,
+    Stored,
+    open_torch,
+    read_torch,
+)
+from ramerge.checkpoint.formats.unpickle import Global, Opaque, load
 
 METADATA = ".metadata"
 _MODEL_KEYS = ("model", "module", "state_dict", "model_state_dict")

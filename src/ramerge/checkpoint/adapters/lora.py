@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 
 from ramerge._errors import CorruptInputError, IncompatibleError, SecurityError
 from ramerge._types import Bytes, DType, TensorSpec
+from ramerge.checkpoint.adapters.lora_config import CONFIG, LoraConfig, parse_lora_config
+from ramerge.checkpoint.adapters.lora_match import Change, Delta, Pair, match, moved
 from ramerge.checkpoint.base import Checkpoint, Extent, Notice, SourceFile
 from ramerge.checkpoint.files import json_object, read_small, redacted, resolve_inside, shown
-from ramerge.checkpoint.lora_config import CONFIG, LoraConfig, parse_lora_config
-from ramerge.checkpoint.lora_match import Change, Delta, Pair, match, moved
+from ramerge.checkpoint.formats.pickles import open_pickle_file
+from ramerge.checkpoint.formats.safetensors import open_file
 from ramerge.checkpoint.numbers import numbers, read_numbers
-from ramerge.checkpoint.pickles import open_pickle_file
 from ramerge.checkpoint.prefixes import stripped
-from ramerge.checkpoint.safetensors import open_file
 
 WEIGHTS = "adapter_model.safetensors"
 PICKLE = "adapter_model.bin"

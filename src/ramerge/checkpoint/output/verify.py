@@ -18,8 +18,8 @@ from ramerge._types import Json
 from ramerge.checkpoint.base import OutputFile
 from ramerge.checkpoint.crc import crc_hex
 from ramerge.checkpoint.files import is_plain, open_regular, read_exactly, shown
-from ramerge.checkpoint.header import Header, read_header
-from ramerge.checkpoint.manifest import MANIFEST, read_manifest
+from ramerge.checkpoint.formats.header import Header, read_header
+from ramerge.checkpoint.output.manifest import MANIFEST, read_manifest
 
 STEP = 1 << 20  # bytes per read
 THREADS = 4

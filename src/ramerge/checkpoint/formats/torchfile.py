@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from ramerge._errors import CorruptInputError, IncompatibleError, MergeError, SecurityError
 from ramerge._types import DType
 from ramerge.checkpoint.files import open_regular, read_exactly, shown, sniff
-from ramerge.checkpoint.unpickle import Global, Opaque, load
+from ramerge.checkpoint.formats.unpickle import Global, Opaque, load
 
 
 class OpenFile(NamedTuple):

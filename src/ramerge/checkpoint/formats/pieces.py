@@ -20,7 +20,7 @@ from ramerge._errors import CorruptInputError
 from ramerge._types import Bytes, DType, TensorSpec
 from ramerge.checkpoint.base import Extent, Notice, SourceFile
 from ramerge.checkpoint.files import read_exactly, redacted, shown
-from ramerge.checkpoint.torchfile import OpenFile, Stored
+from ramerge.checkpoint.formats.torchfile import OpenFile, Stored
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 
 from ramerge._types import TensorSpec
 from ramerge.checkpoint.base import Checkpoint
-from ramerge.checkpoint.patched import Patch, Segment, alias, patch
+from ramerge.checkpoint.views.patched import Patch, Segment, alias, patch
 
 _WRAPPER = re.compile(
     r"^(?:model|language_model|transformer|base_model|bert|roberta|gpt_neox|backbone)\."

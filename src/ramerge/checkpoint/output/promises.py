@@ -15,8 +15,8 @@ from pathlib import Path
 from ramerge._errors import CorruptInputError, VerificationError
 from ramerge.checkpoint.base import Checkpoint, OutputFile, SourceFile
 from ramerge.checkpoint.files import open_regular, shown
-from ramerge.checkpoint.manifest import MANIFEST, read_manifest
-from ramerge.checkpoint.verify import locate
+from ramerge.checkpoint.output.manifest import MANIFEST, read_manifest
+from ramerge.checkpoint.output.verify import locate
 
 _BLOB = re.compile(r"[0-9a-f]{64}")
 Stamp = tuple[int, int, int]

@@ -33,15 +33,15 @@ from ramerge._errors import (
 from ramerge._types import Bytes, Json
 from ramerge.checkpoint.base import Layout, OutputFile
 from ramerge.checkpoint.crc import crc_hex
-from ramerge.checkpoint.disk import sync_directory, write_new, writing
-from ramerge.checkpoint.hashing import hash_file
-from ramerge.checkpoint.journal import JOURNAL, Entry, Journal
-from ramerge.checkpoint.layout import INDEX_NAME, encode_header, index_bytes
-from ramerge.checkpoint.lock import OutputLock
-from ramerge.checkpoint.manifest import MANIFEST
-from ramerge.checkpoint.safetensors import open_directory
-from ramerge.checkpoint.shard import ShardFile
-from ramerge.checkpoint.target import check_output, preflight, publish, resolved
+from ramerge.checkpoint.formats.safetensors import open_directory
+from ramerge.checkpoint.output.disk import sync_directory, write_new, writing
+from ramerge.checkpoint.output.hashing import hash_file
+from ramerge.checkpoint.output.journal import JOURNAL, Entry, Journal
+from ramerge.checkpoint.output.layout import INDEX_NAME, encode_header, index_bytes
+from ramerge.checkpoint.output.lock import OutputLock
+from ramerge.checkpoint.output.manifest import MANIFEST
+from ramerge.checkpoint.output.shard import ShardFile
+from ramerge.checkpoint.output.target import check_output, preflight, publish, resolved
 
 BATCH_BYTES = 256_000_000  # of finished tensors between two entries into the journal,
 BATCH_SECONDS = 5.0  # or this long

@@ -19,9 +19,23 @@ import numpy as np
 from ramerge._errors import CorruptInputError, IncompatibleError, MergeError
 from ramerge.checkpoint.base import Notice
 from ramerge.checkpoint.files import resolve_inside, shown
-from ramerge.checkpoint.pickles import state_dict
-from ramerge.checkpoint.pieces import Piece, Pieced, PiecedCheckpoint, read_stored, tiled, whole
-from ramerge.checkpoint.torchfile import OpenFile, Shard, Stored, Value, open_torch, read_torch
+from ramerge.checkpoint.formats.pickles import state_dict
+from ramerge.checkpoint.formats.pieces import (
+    Piece,
+    Pieced,
+    PiecedCheckpoint,
+    read_stored,
+    tiled,
+    whole,
+)
+from ramerge.checkpoint.formats.torchfile import (
+    OpenFile,
+    Shard,
+    Stored,
+    Value,
+    open_torch,
+    read_torch,
+)
 
 _SAMPLES = 64  # places at which replicas are compared
 _SAMPLE = 16_384  # elements at each

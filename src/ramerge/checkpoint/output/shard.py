@@ -20,8 +20,8 @@ from ramerge._errors import VerificationError
 from ramerge._types import Bytes, TensorSpec
 from ramerge.checkpoint.base import OutputFile
 from ramerge.checkpoint.crc import combine_all, crc_hex
-from ramerge.checkpoint.disk import reserve, write_all
-from ramerge.checkpoint.layout import encode_header
+from ramerge.checkpoint.output.disk import reserve, write_all
+from ramerge.checkpoint.output.layout import encode_header
 
 STEP = 1 << 20  # bytes per read
 

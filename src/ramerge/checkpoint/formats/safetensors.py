@@ -18,8 +18,8 @@ from ramerge._errors import MergeError
 from ramerge._types import Bytes, TensorSpec
 from ramerge.checkpoint.base import Extent, Notice, SourceFile
 from ramerge.checkpoint.files import open_regular, read_exactly, redacted, resolve_inside
-from ramerge.checkpoint.header import Header, read_header
-from ramerge.checkpoint.index import (
+from ramerge.checkpoint.formats.header import Header, read_header
+from ramerge.checkpoint.formats.index import (
     Naming,
     check_agreement,
     check_present,

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from ramerge._errors import CorruptInputError, IncompatibleError, nearest
 from ramerge._types import DType, TensorSpec
+from ramerge.checkpoint.adapters.lora_config import LoraConfig
 from ramerge.checkpoint.facts import tied_head
 from ramerge.checkpoint.files import shown
-from ramerge.checkpoint.layouts import canonical
-from ramerge.checkpoint.lora_config import LoraConfig
+from ramerge.checkpoint.views.layouts import canonical
 
 _PARTS = "lora_A|lora_B|lora_embedding_A|lora_embedding_B|lora_magnitude_vector"
 _KEY = re.compile(

@@ -12,7 +12,7 @@ from pathlib import Path
 from ramerge._errors import CorruptInputError
 from ramerge._types import Bytes
 from ramerge.checkpoint.base import Checkpoint, Extent, OutputFile
-from ramerge.checkpoint.promises import check_promises, check_unchanged, stamp
+from ramerge.checkpoint.output.promises import check_promises, check_unchanged, stamp
 
 STEP = 1 << 20  # bytes per read
 

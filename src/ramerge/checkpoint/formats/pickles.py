@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeGuard
 from ramerge._errors import CorruptInputError, IncompatibleError, MergeError
 from ramerge.checkpoint.base import Notice
 from ramerge.checkpoint.files import is_plain, resolve_inside, shown
-from ramerge.checkpoint.index import (
+from ramerge.checkpoint.formats.index import (
     Index,
     Naming,
     check_agreement,
@@ -25,8 +25,15 @@ from ramerge.checkpoint.index import (
     ignored,
     read_index,
 )
-from ramerge.checkpoint.pieces import PiecedCheckpoint, whole
-from ramerge.checkpoint.torchfile import OpenFile, Shard, Stored, Value, open_torch, read_torch
+from ramerge.checkpoint.formats.pieces import PiecedCheckpoint, whole
+from ramerge.checkpoint.formats.torchfile import (
+    OpenFile,
+    Shard,
+    Stored,
+    Value,
+    open_torch,
+    read_torch,
+)
 
 SINGLE = "pytorch_model.bin"
 NAMING = Naming(

@@ -22,7 +22,7 @@ from ramerge._types import DType
 from ramerge.checkpoint.base import Notice, SourceFile
 from ramerge.checkpoint.facts import text_config
 from ramerge.checkpoint.files import json_object, read_small, resolve_inside, shown
-from ramerge.checkpoint.jsonedit import edit, members, skip
+from ramerge.checkpoint.output.jsonedit import edit, members, skip
 
 CONFIG = "config.json"
 _COPIED = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.spm", "*.bpe", "*.vocab")

@@ -15,7 +15,7 @@ from ramerge._errors import ConfigError
 from ramerge._types import Json
 from ramerge.checkpoint.base import Notice
 from ramerge.checkpoint.files import json_object, read_small, resolve_inside
-from ramerge.checkpoint.tokenizer_json import CONFIG, dumped
+from ramerge.checkpoint.tokenizer.tokenizer_json import CONFIG, dumped
 
 JINJA = "chat_template.jinja"
 _HEADER = "'<|start_header_id|>' + {} + '<|end_header_id|>\\n\\n'"

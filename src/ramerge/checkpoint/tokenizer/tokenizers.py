@@ -20,13 +20,13 @@ import numpy as np
 
 from ramerge._errors import ConfigError, IncompatibleError, MergeError, raise_problems
 from ramerge._types import I64, Json
-from ramerge.checkpoint import tokenizer_json as tj
 from ramerge.checkpoint.base import Checkpoint, Notice
 from ramerge.checkpoint.facts import is_vocabulary_tensor, text_config, tied_head
 from ramerge.checkpoint.files import json_object, read_small, resolve_inside
-from ramerge.checkpoint.remap import RemappedCheckpoint, Row, RowMap
-from ramerge.checkpoint.tokenizer_json import TokenizerJson
-from ramerge.checkpoint.vocabulary import TokenizerRules, TokenRule
+from ramerge.checkpoint.tokenizer import tokenizer_json as tj
+from ramerge.checkpoint.tokenizer.tokenizer_json import TokenizerJson
+from ramerge.checkpoint.tokenizer.vocabulary import TokenizerRules, TokenRule
+from ramerge.checkpoint.views.remap import RemappedCheckpoint, Row, RowMap
 
 SLOW = (
     "added_tokens.json",

@@ -1,0 +1,1 @@
+"""Files of weights, one format a module: what holds tensors, and where their bytes lie."""

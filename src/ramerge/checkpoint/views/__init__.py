@@ -1,0 +1,1 @@
+"""Checkpoints made of others without copying a byte: renamed, re-ordered, cut and stacked."""
