@@ -117,3 +117,5 @@ def test_the_last_marked_block_is_the_program():
 def test_a_coding_row_without_tests_is_refused():
     with pytest.raises(CorruptInputError, match="no tests"):
         coding.problem({"question": "q"}, 512)
+    with pytest.raises(CorruptInputError, match="not Python"):
+        coding.problem({"text": "q", "test_list": ["assert f(1 =="]}, 512)

@@ -17,7 +17,7 @@ pytest.importorskip("aiohttp")
 pytest.importorskip("math_verify")
 
 from helpers_evaluate import Reply, by_question, serving, write_rows
-from ramerge._errors import ConfigError, HubError, OutputBusyError
+from ramerge._errors import ConfigError, CorruptInputError, HubError, OutputBusyError, OutputError
 from ramerge.evaluate.asking import Asker, Pace
 from ramerge.evaluate.records import (
     Answer,
@@ -150,6 +150,26 @@ def test_unknown_suite_and_missing_file(tmp_path):
             out=tmp_path,
             options=Options(data={"gsm8k": str(tmp_path / "x")}),
         )
+
+
+def test_broken_unicode_from_a_model_reaches_the_disk(tmp_path):
+    broken = Reply(raw=rb'{"choices": [{"message": {"content": "\\boxed{\ud800\u0000}"}}]}')
+    report, _ = evaluate(tmp_path, by_question(GOLD | {"Half": broken}))
+    assert cell(report).score.mean == pytest.approx(200 / 3)
+    assert "\\ud800" in (tmp_path / "out" / "outcomes.jsonl").read_text()
+
+
+def test_a_full_disk_is_named(tmp_path):
+    with Store(tmp_path / "s") as store:
+        store._db.execute("PRAGMA max_page_count = 3")
+        with pytest.raises(OutputError, match="cannot be stored: database or disk is full"):
+            store.put("k", "m", Prompt((("user", "x"),)), Answer("y" * 100_000))
+
+
+def test_a_file_that_is_no_store_is_named(tmp_path):
+    (tmp_path / "s").write_text("something else" * 100)
+    with pytest.raises(CorruptInputError, match="is not a store of answers"):
+        Store(tmp_path / "s")
 
 
 def test_two_runs_do_not_share_a_store(tmp_path):

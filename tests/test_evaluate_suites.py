@@ -1,6 +1,10 @@
 """Each suite through the whole pipeline against a loopback server: gold scores 100 %, wrong 0 %, oddities are told apart."""
 
+from dataclasses import replace
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 pytest.importorskip("aiohttp")
 
@@ -8,7 +12,10 @@ from helpers_evaluate import Reply, by_question, evaluate, question, scores
 from ramerge._errors import ConfigError, CorruptInputError
 from ramerge.evaluate import rows
 from ramerge.evaluate.bm25 import Index
-from ramerge.evaluate.suites import ifeval, mathematics, memory, search
+from ramerge.evaluate.records import Answer
+from ramerge.evaluate.sandbox.launch import Limits
+from ramerge.evaluate.suites import coding, ifeval, mathematics, memory, search
+from ramerge.evaluate.suites.calls import read_calls
 from ramerge.evaluate.suites.matching import exact, substring_published, substring_strict
 from ramerge.evaluate.tokens import Estimated, counter
 
@@ -355,6 +362,67 @@ def test_matching():
         "answer",
         "yes",
     )
+
+
+# whatever a model writes
+
+PIECES = [
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "{",
+    "}",
+    "[",
+    "]",
+    "(",
+    ")",
+    "f(a=",
+    "=",
+    "-",
+    "'",
+    '"',
+    "\\",
+    "**Test__Input:**",
+    "**Test__Output:**",
+    "```python",
+    "```",
+    "\\boxed{",
+    "assert",
+    "1",
+    "e999",
+    ".",
+    "<answer>",
+    "</answer>",
+    "<search>",
+    '{"name":"f","arguments":{',
+    '"a":',
+    "*",
+    "nan",
+]
+TEXTS = st.one_of(
+    st.text(), st.lists(st.sampled_from([*PIECES, "\n", "\0", "\ud800"])).map("".join)
+)
+
+
+@pytest.mark.filterwarnings("error")
+@given(TEXTS)
+@settings(deadline=None, max_examples=300)
+def test_whatever_a_model_writes_is_scored(text):
+    pytest.importorskip("langdetect")
+    text = text.replace("__", " ")
+    calls = read_calls(Answer(text))
+    assert calls is None or all(len(call) == 1 for call in calls)
+    assert (mathematics.boxed(text) or "") in text
+    assert memory.stated(text) in text
+    kind, content = search.step(text)
+    assert kind in {"answer", "search", "nothing"} and content in text
+    problem = coding.Problem("t", (("", "assert f(1) == 1"),), Limits(), functional=True)
+    assert coding.code(text) in text
+    coding._generated(text, problem)
+    coding._generated(text, replace(problem, functional=False))
+    for name, (arguments, _, _) in INSTRUCTIONS.items():
+        ifeval.score({"instruction_id_list": [name], "kwargs": [arguments]}, text)
 
 
 # rows

@@ -76,8 +76,9 @@ class LocalModel:
             try:
                 answers = await asyncio.to_thread(self._generate, [prompt for prompt, _ in same])
             except Exception as error:
+                why = str(error) if isinstance(error, UnansweredError) else repr(error)
                 for _, future in same:
-                    future.set_exception(UnansweredError(f"{type(error).__name__}: {error}"))
+                    future.set_exception(UnansweredError(why))
                 continue
             for (_, future), answer in zip(same, answers, strict=True):
                 future.set_result(answer)

@@ -240,7 +240,8 @@ def write(report: EvaluationReport, out: Path) -> None:
     from ramerge.evaluate.render import markdown
 
     lines = (
-        json.dumps({"model": model, **outcome.as_json()}, ensure_ascii=False) + "\n"
+        json.dumps({"model": model, **outcome.as_json()})
+        + "\n"  # ASCII: models write broken Unicode too
         for model, outcomes in report.outcomes.items()
         for outcome in outcomes
     )

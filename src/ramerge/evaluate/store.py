@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ramerge._errors import CorruptInputError, OutputBusyError
+from ramerge._errors import CorruptInputError, OutputBusyError, OutputError
 from ramerge.evaluate.records import Answer, Prompt
 
 SCHEMA = """
@@ -62,11 +62,16 @@ class Store:
         return None if row is None else Answer(**json.loads(row[0]))
 
     def put(self, key: str, model: str, prompt: Prompt, answer: Answer) -> None:
-        """Store an answer; the first one stays."""
-        self._db.execute(
-            "INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?)",
-            (key, model, json.dumps(asdict(prompt)), json.dumps(asdict(answer))),
-        )
+        """Store an answer; the first one stays.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        row = (key, model, json.dumps(asdict(prompt)), json.dumps(asdict(answer)))
+        try:
+            self._db.execute("INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?)", row)
+        except sqlite3.DatabaseError as error:
+            raise OutputError(f"an answer cannot be stored: {error}") from error
 
     def pace(self, model: str) -> tuple[int, float, float]:
         """Answers stored for ``model``, and their mean seconds and new tokens (0 where there are none)."""

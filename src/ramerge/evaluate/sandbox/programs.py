@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ramerge._errors import SandboxError
+from ramerge.evaluate.foreign import parse
 from ramerge.evaluate.sandbox import inside
 from ramerge.evaluate.sandbox.launch import OUTPUT_BYTES, Box, Limits, as_json, launch
 
@@ -99,9 +100,9 @@ def called_names(tests: str) -> list[str]:
 
     Built-ins are never taken from the solution, which could otherwise bring its own ``abs`` or ``len`` to the verdict.
     """
-    tree = ast.parse(tests)
+    nodes = [node for statement in parse(tests) for node in ast.walk(statement)]
     own: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             own.add(node.name)
         elif isinstance(node, ast.arg):
@@ -110,7 +111,7 @@ def called_names(tests: str) -> list[str]:
             own.add((node.asname or node.name).split(".")[0])
         elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             own.add(node.id)
-    used = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    used = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
     return sorted(used - own - BUILTINS)
 
 

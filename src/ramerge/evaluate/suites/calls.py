@@ -14,6 +14,7 @@ import re
 from typing import Any
 
 from ramerge._types import Json
+from ramerge.evaluate.foreign import UNPARSABLE, parse
 from ramerge.evaluate.records import Answer
 
 Calls = list[dict[str, Json]]  # [{function name: {argument: value}}], as BFCL's checker takes them
@@ -55,18 +56,13 @@ def from_python(text: str) -> Calls | None:
     body = body if body.startswith("[") else f"[{body}"
     body = body if body.endswith("]") else f"{body}]"
     try:
-        parsed = ast.parse(body.strip().strip("'"), mode="eval").body
-        elements = [parsed] if isinstance(parsed, ast.Call) else parsed.elts  # type: ignore[attr-defined]
+        (statement,) = parse(body.strip().strip("'"))
+        if not isinstance(statement, ast.Expr):
+            return None
+        found = statement.value
+        elements = found.elts if isinstance(found, ast.List | ast.Tuple) else [found]
         return [_call(element) for element in elements] or None
-    except (
-        SyntaxError,
-        ValueError,
-        AttributeError,
-        TypeError,
-        RecursionError,
-        MemoryError,
-        ArithmeticError,
-    ):
+    except (*UNPARSABLE, TypeError, ArithmeticError):
         return None
 
 

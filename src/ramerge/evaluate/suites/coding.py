@@ -19,6 +19,7 @@ from functools import partial
 from ramerge._errors import CorruptInputError
 from ramerge._types import Json
 from ramerge.evaluate import rows
+from ramerge.evaluate.foreign import UNPARSABLE, parse
 from ramerge.evaluate.records import Ask, Options, Prompt, Sampling, Score, Task
 from ramerge.evaluate.sandbox.check import require
 from ramerge.evaluate.sandbox.launch import Limits
@@ -124,14 +125,23 @@ def problem(row: Json, memory_mb: int) -> Problem:
         limits = Limits(float(row.get("test_time_limit") or SECONDS), memory_mb)
         return Problem(text, tuple((str(i), str(o)) for i, o in pairs), limits, functional=False)
     if "entry_point" in row:
-        check = f"{row['test']}\ncheck({row['entry_point']})"
+        check = _sound(f"{row['test']}\ncheck({row['entry_point']})")
         return Problem(text, (("", check),), limits, functional=True)
     tests = row.get("test_list") or row.get("test")
     if isinstance(tests, list) and tests:
-        setup = str(row.get("test_setup_code") or "")
-        checks = tuple(("", str(test)) for test in tests)
+        setup = _sound(str(row.get("test_setup_code") or ""))
+        checks = tuple(("", _sound(str(test))) for test in tests)
         return Problem(text, checks, limits, functional=True, prelude=setup)
     raise CorruptInputError(f"a coding row has no tests: {str(row)[:80]!r}")
+
+
+def _sound(test: str) -> str:
+    """``test``, if it is Python."""
+    try:
+        parse(test)
+    except UNPARSABLE as error:
+        raise CorruptInputError(f"a test is not Python: {test[:80]!r}") from error
+    return test
 
 
 async def solve(found: Problem, samples: int, slots: asyncio.Semaphore, ask: Ask) -> Score:
@@ -212,8 +222,8 @@ def _generated(text: str, found: Problem) -> Check | None:
     if found.functional:
         test = code(text).strip()
         try:
-            compile(test, "test", "exec")
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            parse(test)
+        except UNPARSABLE:
             return None
         return ("", test) if test.startswith("assert") else None
     halves = re.search(
