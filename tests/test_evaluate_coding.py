@@ -1,5 +1,6 @@
 """Programs through the whole pipeline: both forms of problem, every metric, people's own solutions."""
 
+import math
 from itertools import cycle
 
 import pytest
@@ -71,12 +72,11 @@ def test_coding_gold_functions(tmp_path, name, row, program, test):
 def test_coding_wrong_is_zero(tmp_path):
     programs = ["print(3)", "import time; time.sleep(99)", "1/0", "exit(0)"]
     row = {**STDIO, "test_time_limit": 0.2}
-    found, _ = evaluate(
-        tmp_path, "coding", coder(programs, "no test at all"), {"codeforces": [row]}
-    )
+    found, _ = evaluate(tmp_path, "coding", coder(programs, UNIT_TEST), {"codeforces": [row]})
     assert found["CodeForces", "accuracy"][0] == 0.0
     assert found["CodeForces", "accuracy"][2] == {"crash": 2, "timeout": 2}
-    assert found["CodeForces", "unit tests"][0] == 0.0
+    assert found["CodeForces", "unit tests"][0] == found["CodeForces", "best of 4"][0] == 0.0
+    assert math.isnan(found["CodeForces", "generated tests"][0])  # no right answer to judge them by
 
 
 @boxed

@@ -75,6 +75,7 @@ def test_rows_of_the_real_data_sets(tmp_path, name, right):
     outcomes = rows.read(tmp_path / "out" / "outcomes.jsonl", None)
     first = {o["item"]: next(iter(o["score"]["metrics"].values()))[0] for o in outcomes}
     if not right:
+        found.pop(("MBPP", "generated tests"), None)  # there is none
         assert set(scores(found).values()) == {0.0}
         return
     assert [item for item, hit in first.items() if not hit] == IMPOSSIBLE.get(name, [])

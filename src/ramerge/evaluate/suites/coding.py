@@ -176,15 +176,14 @@ def _score(
     right = [all(checks) for checks in passed]
     votes = [[run.verdict == "pass" for run in checks] for checks in picks]
     best = max(range(len(programs)), key=lambda n: sum(votes[n]))  # the first of equals
-    agreed = [all(votes[n][t] for n in range(len(right)) if right[n]) for t in range(len(votes[0]))]
+    judges = [vote for vote, good in zip(votes, right, strict=True) if good]
+    agreed = [all(column) for column in zip(*judges, strict=True)]  # without a judge, no judgement
     return Score(
         {
             "accuracy": (float(sum(right)), float(len(right))),
             "unit tests": (float(sum(map(sum, passed))), float(sum(map(len, passed)))),
             f"best of {len(programs)}": (float(right[best]), 1.0),
-            "generated tests": (float(sum(agreed)), float(len(agreed)))
-            if any(right)
-            else (0.0, 0.0),
+            "generated tests": (float(sum(agreed)), float(len(agreed))),
         },
         prediction=programs[best],
         flags=tuple(flags),
