@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ramerge._errors import IncompatibleError, MergeError
 from ramerge._types import DType, TensorSpec
@@ -101,6 +102,19 @@ def dtype_warnings(base: Checkpoint, agents: Mapping[str, Checkpoint]) -> list[N
         for name, checkpoint in agents.items()
         if (dtype := main_dtype(checkpoint)) is not stored
     ]
+
+
+def same_agents(agents: Mapping[str, Checkpoint]) -> list[Notice]:
+    """Agents that are the same files: allowed, seldom meant."""
+    first: dict[tuple[Path, ...], str] = {}
+    found = []
+    for name, agent in agents.items():
+        files = tuple(file.path.resolve() for file in agent.files())
+        other = first.setdefault(files, name) if files else name
+        if other != name:
+            text = f"agents `{other}` and `{name}` are the same files: all that they changed counts as shared"
+            found.append(Notice("same-agent", text, warning=True))
+    return found
 
 
 def main_dtype(checkpoint: Checkpoint) -> DType:

@@ -21,9 +21,9 @@ from ramerge.checkpoint.output.configs import Findings, check_configs
 from ramerge.checkpoint.output.layout import plan_layout
 from ramerge.checkpoint.output.sidefiles import generation_config_problems
 from ramerge.checkpoint.tokenizer.tokens import check_tokens
-from ramerge.checkpoint.views.harmonise import Extra, Vocabulary, harmonise
+from ramerge.checkpoint.views.harmonise import harmonise
 from ramerge.compat import TiedHead
-from ramerge.config import resolve
+from ramerge.config import canonical, resolve
 from ramerge.config.inputs import Inputs
 from ramerge.config.job import Job, Slice
 from ramerge.kernels.limits import MAX_AGENTS
@@ -137,9 +137,24 @@ class Plan:
 
     @property
     def parameters(self) -> Json:
-        """Global parameter values by name; per-agent ones as lists in agent order."""
-        shown = {k: self.values[k] for k in self.method.signature}
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in shown.items()}
+        """Parameters by name; per-agent ones as lists in agent order, what differs by tensor as the file has it."""
+        return {name: self._stated(name) for name in self.method.signature}
+
+    def _stated(self, name: str) -> Any:
+        job, value = self.job, self.values[name]
+        pieces = [s.parameters for s in job.slices]
+        pieces += [source.parameters for s in job.slices for source in s.sources]
+        if any(name in parameters for parameters in pieces):
+            return "by slice"
+        general = job.parameters.get(name)
+        if not isinstance(value, tuple):
+            return canonical.setting(general) if resolve.varies(general) else value
+        own = {a.name: a.parameters.get(name, general) for a in job.agents}
+        stated = [own.get(agent) for agent in self.agent_names]
+        return [
+            canonical.setting(s) if resolve.varies(s) else v
+            for s, v in zip(stated, value, strict=True)
+        ]
 
     def fingerprint(self) -> str:
         """Digest of all that decides the output: the job, the method's parameters, and the inputs' files as found."""
@@ -175,9 +190,6 @@ def build(
     base: Checkpoint,
     agents: Mapping[str, Checkpoint],
     auxiliary: Mapping[str, Checkpoint] | None = None,
-    *,
-    extra: Extra = "error",
-    vocabulary: Vocabulary = "error",
 ) -> Plan:
     """`plan` for models that need no preparation.
 
@@ -187,23 +199,18 @@ def build(
         base: the opened base (the first agent, for methods that need none).
         agents: opened agents by name, in config order.
         auxiliary: opened extra weights by agent (Fisher).
-        extra: what becomes of tensors that not all models have (`checkpoint.views.harmonise`).
-        vocabulary: what becomes of embeddings of unequal length.
 
     Raises:
         MergeError: one problem, or a ProblemsError with all of them.
     """
     inputs = Inputs(job, base, agents, resolve.depths(base.names()))
-    return plan(inputs, method, auxiliary or {}, extra=extra, vocabulary=vocabulary)
+    return plan(inputs, method, auxiliary or {})
 
 
 def plan(
     inputs: Inputs,
     method: Method,
     auxiliary: Mapping[str, Checkpoint],
-    *,
-    extra: Extra = "error",
-    vocabulary: Vocabulary = "error",
 ) -> Plan:
     """Check everything that headers can tell, and lay out the merge; arguments and errors as for `build`."""
     job, base, agents = inputs.job, inputs.base, inputs.agents
@@ -217,7 +224,7 @@ def plan(
     notices += _notices(inputs)
     merged = {n: agents[n] for n in active}
     findings = _side_findings(job, base, merged)
-    harmony = harmonise(base, merged, extra=extra, vocabulary=vocabulary)
+    harmony = harmonise(base, merged, extra=job.extra, vocabulary=job.vocabulary)
     raise_problems([*harmony.problems, *(p for f in findings for p in f.problems)])
     base, job_agents = harmony.base, harmony.agents
     pairing = compat.pair(base, job_agents)
@@ -249,7 +256,11 @@ def plan(
             *harmony.notices,
             *pairing.notices,
             *(Notice("configuration", note, warning=True) for note in job.notes),
-            *_unused(job, base),
+            *(
+                Notice("filter-unused", f"the filter `{p}` fits no tensor", warning=True)
+                for p in resolve.unused_filters(job, base.names())
+            ),
+            *compat.same_agents(merged),
             *(replace(notice, warning=True) for f in findings for notice in f.notices),
             *compat.dtype_warnings(base, job_agents),
         ),
@@ -271,13 +282,6 @@ def _notices(inputs: Inputs) -> list[Notice]:
     """What opening and preparing the models had to say, each thing once."""
     models = (inputs.base, *inputs.agents.values())
     return list(dict.fromkeys([*(n for m in models for n in m.notices), *inputs.notices]))
-
-
-def _unused(job: Job, base: Checkpoint) -> list[Notice]:
-    patterns = resolve.unused_filters(job, base.names())
-    return [
-        Notice("filter-unused", f"the filter `{p}` fits no tensor", warning=True) for p in patterns
-    ]
 
 
 def _check_parameters(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from ramerge import summary
 from ramerge._errors import ConfigError, MergeError, ProblemsError, nearest, raise_problems
@@ -17,7 +17,6 @@ from ramerge.checkpoint.files import public_source
 from ramerge.checkpoint.open import open_checkpoint
 from ramerge.checkpoint.output.hashing import InputHashes
 from ramerge.checkpoint.output.sidefiles import config_for_output, config_with, side_files
-from ramerge.checkpoint.views.harmonise import Extra, Vocabulary
 from ramerge.config import flags, mergekit
 from ramerge.config.canonical import to_yaml
 from ramerge.config.inputs import Inputs, prepare
@@ -80,7 +79,10 @@ _FLAGS = (
     "out_dtype",
     "shard_size",
     "nonfinite",
+    "extra",
+    "vocabulary",
 )
+_BESIDE = ("out_dtype", "shard_size", "nonfinite", "extra", "vocabulary", "exclude")  # a file
 
 
 def job(config: str | Path | Mapping[str, Any] | Job | None, **flags_given: Any) -> Job:
@@ -113,23 +115,16 @@ def job(config: str | Path | Mapping[str, Any] | Job | None, **flags_given: Any)
             f"`{clash[0]}` is given beside a configuration file",
             hint="put it into the file, or leave the file out",
         )
-    top = {k: given[k] for k in ("out_dtype", "shard_size", "nonfinite", "exclude")}
+    top = {k: given[k] for k in _BESIDE}
     if isinstance(config, Mapping):
         return mergekit.from_mapping(config, methods, overrides=top)
     return mergekit.load(config, methods, overrides=top)
 
 
 @contextmanager
-def planned(
-    job: Job, *, extra: Extra, vocabulary: Vocabulary, allow_pickle: bool
-) -> Iterator[tuple[Plan, Inputs, list[Path]]]:
+def planned(job: Job, *, allow_pickle: bool) -> Iterator[tuple[Plan, Inputs, list[Path]]]:
     """Open all inputs and plan; yields the plan and the input directories. All problems are raised together."""
     method, _ = find(job.method)
-    for name, value, known in (("extra", extra, Extra), ("vocabulary", vocabulary, Vocabulary)):
-        if value not in get_args(known):
-            raise ConfigError(
-                f"`{name}` is {value!r}, which is none of {', '.join(get_args(known))}"
-            )
     problems: list[MergeError] = []
     with ExitStack() as stack:
 
@@ -153,8 +148,6 @@ def planned(
             ready,
             method,
             _auxiliary(method.auxiliary, job, opened),
-            extra=extra,
-            vocabulary=vocabulary,
         )
         made = _without_paths(made, job)
         models = [c for c in (base, *agents.values()) if c is not None]

@@ -46,6 +46,7 @@ def page(data: Json) -> str:
         style_hash=digest(sheet),
         script_hash=digest(script),
         most_intersections=MOST_INTERSECTIONS,
+        densest=max((a["density"] for p in data["layers"] for a in p["agents"]), default=0),
         embedded=Markup(_embedded(data)),  # noqa: S704 (escaped by _embedded)
         number=svg.number,
         percent=svg.percent,

@@ -101,7 +101,7 @@ def heat_map(
     what: str,
     most: float,
 ) -> str:
-    """Cells shaded from nothing to ``most``, which all maps of a page share; hover says the number."""
+    """Cells shaded by the root of value / ``most``, which all maps of a page share; hover says the number."""
     left, cell, tall = 34, 18, 13
     head = 14 + 5.6 * max((len(c) for c in columns), default=1)
     body = []
@@ -119,7 +119,7 @@ def heat_map(
             title = f"layer {name}, {columns[j]}: {what} {percent(value)}"
             body.append(
                 f'<rect x="{left + j * cell}" y="{y}" width="{cell - 1}" height="{tall - 1}" class="h"'
-                f' fill-opacity="{0.05 + 0.95 * value / most:.3f}"><title>{escape(title)}</title></rect>'
+                f' fill-opacity="{0.04 + 0.96 * math.sqrt(value / most):.3f}"><title>{escape(title)}</title></rect>'
             )
     right = max((j * cell + 3.4 * len(c) for j, c in enumerate(columns)), default=0) + 14
     width = left + max(len(columns) * cell, right)
