@@ -22,7 +22,7 @@ ESCAPES = {
     "kill the parent": "import os, signal\ntry:\n [os.kill(p, 9) for p in range(3, 60000)]\n print('OUT')\nexcept OSError: print('held')",
     "connect to loopback": "import socket\ntry:\n socket.create_connection(('127.0.0.1', PORT), 1); print('OUT')\nexcept OSError: print('held')",
     "use an abstract socket": "import socket\ns = socket.socket(socket.AF_UNIX)\ntry:\n s.connect('\\0/tmp/.X11-unix/X0'); print('OUT')\nexcept OSError: print('held')",
-    "mount": "import ctypes\nr = ctypes.CDLL(None).mount(b'none', b'/work', b'tmpfs', 0, None)\nprint('held' if r else 'OUT')",
+    "mount": "import ctypes\nr = ctypes.CDLL(None).mount(b'none', b'/box', b'tmpfs', 0, None)\nprint('held' if r else 'OUT')",
     "raise its limits": "import resource\ntry:\n resource.setrlimit(resource.RLIMIT_AS, (-1, -1)); print('OUT')\nexcept (OSError, ValueError): print('held')",
     "open a device": "import os\ntry:\n os.open('/dev/mem', 0); print('OUT')\nexcept OSError: print('held')",
     "inherit descriptors": "import os\nopen_ = [f for f in os.listdir('/proc/self/fd') if int(f) > 3]\nprint('held' if not open_ else f'OUT {open_}')",

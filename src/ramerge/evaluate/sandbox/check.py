@@ -19,7 +19,7 @@ PROBES = {
     "write outside its directory": TRY.format("open('/usr/x', 'w').write('x')"),
     "write to the root": TRY.format("open('/x', 'w').write('x')"),
     "fill the disk": TRY.format(
-        "[open(f'/work/{i}', 'wb').write(bytes(1 << 22)) for i in range(9)]"
+        "[open(f'/box/{i}', 'wb').write(bytes(1 << 22)) for i in range(9)]"
     ),
     "take more memory": TRY.format("bytearray(8 << 30)"),
     "start processes without end": TRY.format(

@@ -36,7 +36,7 @@ PROFILE = (
     "--cap-drop", "ALL", "--uid", str(NOBODY), "--gid", str(NOBODY),
     "--clearenv", "--setenv", "PATH", "/usr/bin", "--setenv", "LANG", "C.UTF-8", "--hostname", "box",
     "--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev",
-    "--size", str(SCRATCH_BYTES), "--tmpfs", "/work",
+    "--size", str(SCRATCH_BYTES), "--tmpfs", "/box",
 )  # fmt: skip
 
 # Runs first inside the box: set the limits, become the program. argv: memory bytes, CPU seconds, file to run.
@@ -123,7 +123,7 @@ def command(files: Sequence[tuple[int, str]], main: str, limits: Limits, status:
             box += ["--symlink", f"usr/{name}", f"/{name}"]
     for descriptor, path in files:
         box += ["--ro-bind-data", str(descriptor), path]
-    box += ["--remount-ro", "/", "--chdir", "/work", "--json-status-fd", str(status), "--"]
+    box += ["--remount-ro", "/", "--chdir", "/box", "--json-status-fd", str(status), "--"]
     seconds = int(limits.seconds) + 3  # the wall clock ends a busy program first, and as a timeout
     entry = [python, "-I", "-S", "-c", ENTRY, str(limits.memory_mb << 20), str(seconds), main]
     return [*box, *entry]
@@ -133,7 +133,7 @@ async def launch(files: Mapping[str, str], main: str, limits: Limits) -> Box:
     """Start the program ``main`` in a new box.
 
     Args:
-        files: path inside (below ``/work``) -> text.
+        files: path inside (below ``/box``) -> text.
         main: one of them.
         limits: of the program.
 

@@ -21,7 +21,7 @@ from ramerge.evaluate.sandbox import inside
 from ramerge.evaluate.sandbox.launch import OUTPUT_BYTES, Box, Limits, as_json, launch
 
 Verdict = Literal["pass", "fail", "timeout", "crash"]
-MAIN = "/work/main.py"
+MAIN = "/box/main.py"
 CALLS = 100_000  # a test that calls more often is stopped
 BUILTINS = frozenset(dir(builtins))
 
