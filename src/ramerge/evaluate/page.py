@@ -1,4 +1,4 @@
-"""The report as one HTML page: no script, nothing remote, names and texts escaped by jinja and `svg`.
+"""The report as one HTML page: no script, nothing remote, names and texts escaped by jinja and `charts`.
 
 Dressed as the probe's page is: `report.html.style` is the style of both.
 """
@@ -11,9 +11,9 @@ from importlib.resources import files
 from itertools import groupby
 from typing import Any
 
+from ramerge.evaluate import charts
 from ramerge.evaluate.render import EVENTS, NOTE, beside, events, label, settled
 from ramerge.evaluate.report import EvaluationReport, Key, published
-from ramerge.report import svg
 from ramerge.report.html import colour, digest, style
 
 MOST_TRUNCATED = 0.05  # of a column's answers, before the page warns
@@ -54,8 +54,8 @@ def html(report: EvaluationReport) -> str:
             ramerge=__version__,
             css=Markup(css),  # noqa: S704 (our own file)
             css_hash=digest(css),
-            averages=Markup(_averages(report)),  # noqa: S704 (escaped by svg)
-            pareto=Markup(_pareto(report)),  # noqa: S704 (escaped by svg)
+            averages=Markup(_averages(report)),  # noqa: S704 (escaped by charts)
+            pareto=Markup(_pareto(report)),  # noqa: S704 (escaped by charts)
         )
     )
 
@@ -72,7 +72,7 @@ def _averages(report: EvaluationReport) -> str:
         for number, (model, row) in enumerate(report.averages.items())
         if "all" in row
     ]
-    return svg.intervals(rows, "average score of each model with its interval") if rows else ""
+    return charts.intervals(rows, "average score of each model with its interval") if rows else ""
 
 
 def _pareto(report: EvaluationReport) -> str:
@@ -82,7 +82,7 @@ def _pareto(report: EvaluationReport) -> str:
         if m in report.merge_seconds and "all" in row
     ]
     return (
-        svg.scatter(points, "merge time, seconds", "average", "average score against merge time")
+        charts.scatter(points, "merge time, seconds", "average", "average score against merge time")
         if points
         else ""
     )
