@@ -46,6 +46,10 @@ COMMANDS = {
     "fisher": Entry(
         "ramerge.cli.fisher", "fisher", "Estimate the Fisher information that `fisher` merges by"
     ),
+    "evaluate": Entry(
+        "ramerge.cli.evaluate", "evaluate", "Score models on the paper's suites, with intervals"
+    ),
+    "compare": Entry("ramerge.cli.compare", "compare", "Put evaluations into one table"),
     "lab": Entry("ramerge.lab.cli", "app", "Run the miniature study"),
 }
 
