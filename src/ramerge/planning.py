@@ -275,9 +275,8 @@ def _side_findings(job: Job, base: Checkpoint, agents: Mapping[str, Checkpoint])
     """What the models' side files say against this merge; slices, or a tokenizer of the job's own, settle both."""
     if job.tokenizer is not None or job.slices:
         return []
-    found = [check(base, agents) for check in (check_configs, check_tokens)]
     beside = (*generation_config_problems(base.directory), *unread_adapters(agents))
-    return [*found, Findings((), beside)]
+    return [check_configs(base, agents), check_tokens(base, agents), Findings((), beside)]
 
 
 def _notices(inputs: Inputs) -> list[Notice]:
