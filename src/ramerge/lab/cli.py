@@ -40,6 +40,7 @@ Seeds = Annotated[
 Bases = Annotated[
     int | None, typer.Option("--bases", min=1, help="Bases, each pre-trained from its seed.")
 ]
+Jobs = Annotated[int, typer.Option("--jobs", min=1, help="Processes, of one thread each.")]
 Out = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Where the report goes.")]
 
 
@@ -52,7 +53,7 @@ def run(
     bases: Bases = None,
     cache: Cache = Path("lab-cache"),
     out: Out = Path("lab"),
-    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes, of one thread each.")] = 2,
+    jobs: Jobs = 2,
 ) -> None:
     """Train what is missing, score every merge, write REPORT.md and report.html.
 
@@ -92,6 +93,34 @@ def write_report(
             f"`{cache}` holds no results of this plan", hint="`ramerge lab run` makes them"
         )
     for path in report.write(found, [], out, planned=len(plan.cells())):
+        typer.echo(str(path))
+
+
+@app.command("stories")
+def stories(
+    source: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Holds stories260K.bin and tok512.bin.")
+    ],
+    *,
+    regime: Regimes = None,
+    seeds: Seeds = None,
+    cache: Cache = Path("lab-cache"),
+    out: Out = Path("lab"),
+    jobs: Jobs = 2,
+) -> None:
+    """The same study from a base with real pre-training: llama2.c's stories260K.
+
+    Example: ramerge lab stories ~/stories260k --seeds 3
+    """
+    _require_torch()
+    from ramerge.lab.regimes import REGIMES
+    from ramerge.lab.stories import report, study
+    from ramerge.lab.study import regime_named
+
+    regimes = [regime_named(r) for r in regime] if regime else list(REGIMES)
+    cells = study.cells(regimes, seeds or study.SEEDS)
+    found = study.run(study.Place(source, cache), cells, jobs=jobs, log=_log)
+    for path in report.write(found, out, planned=len(cells)):
         typer.echo(str(path))
 
 

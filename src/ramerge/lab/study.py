@@ -122,9 +122,9 @@ def run(
     if (
         plan.level == "full"
     ):  # crowds take agents of other seeds: train all before any cell is scored
-        _spread(_train, [(cache, c) for c in plan.cells()], jobs, log)
+        spread(_train, [(cache, c) for c in plan.cells()], jobs, log)
     missing = [(cache, c, plan.level) for c in plan.cells() if _read(cache, c, plan.level) is None]
-    _spread(_score, missing, jobs, log)
+    spread(_score, missing, jobs, log)
     return finished(plan, cache)
 
 
@@ -133,9 +133,7 @@ def finished(plan: Plan, cache: Path) -> list[dict[str, Any]]:
     return [f for c in plan.cells() if (f := _read(cache, c, plan.level)) is not None]
 
 
-def _spread(
-    work: Callable[..., str], items: Sequence[tuple[Any, ...]], jobs: int, log: Log
-) -> None:
+def spread(work: Callable[..., str], items: Sequence[tuple[Any, ...]], jobs: int, log: Log) -> None:
     """Call ``work`` with every item, in processes of their own."""
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from multiprocessing import get_context
