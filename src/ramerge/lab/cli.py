@@ -79,12 +79,12 @@ def write_report(
     cache: Cache = Path("lab-cache"),
     out: Out = Path("lab"),
 ) -> None:
-    """Write the report from the cells that are scored so far, without running anything.
+    """Write the report from the cells that are scored so far, without scoring any.
 
     Example: ramerge lab report --full
     """
     _require_torch()
-    from ramerge.lab import report, study
+    from ramerge.lab import cost, report, study
 
     plan = study.planned(full=full, regimes=regime, bases=bases, seeds=seeds)
     found = study.finished(plan, cache)
@@ -92,7 +92,8 @@ def write_report(
         raise ConfigError(
             f"`{cache}` holds no results of this plan", hint="`ramerge lab run` makes them"
         )
-    for path in report.write(found, [], out, planned=len(plan.cells())):
+    _log("measuring the cost of merging")
+    for path in report.write(found, cost.measure(), out, planned=len(plan.cells())):
         typer.echo(str(path))
 
 

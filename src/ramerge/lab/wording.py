@@ -61,6 +61,8 @@ Mean of the agents' three tasks / of all four tasks; published scales, or a scal
 tuning. Crowds add the agents of other seeds; a pair is scored on the third task, too.
 """
 COSTS = """
-Seconds and peak memory of the in-memory merge of three drawn agents of 1 M parameters, on one
-thread of the machine that wrote this report; the only numbers here that change from run to run.
+Processor seconds and peak memory (numpy's and Python's, as multiples of one model in fp32) of the
+in-memory merge of three drawn agents of 1 M parameters, on one thread of the machine that wrote
+this report. In the figure, the coloured methods are the Pareto front: nothing is both faster and
+better. These are the only numbers here that change from run to run.
 """

@@ -15,12 +15,12 @@ from ramerge._types import F64
 from ramerge.lab.agents import Cell, Log, deterministic
 from ramerge.lab.arms import NORMS, Case, arms
 from ramerge.lab.geometry import measure
+from ramerge.lab.processes import spread
 from ramerge.lab.regimes import REGIMES, Regime
 from ramerge.lab.scoring import Score, score_arm
 from ramerge.lab.stories import agents
 from ramerge.lab.stories.agents import AGENTS
 from ramerge.lab.stories.bench import TEST, VALIDATION, StoryBench
-from ramerge.lab.study import spread
 
 RESULTS = 1  # raised when results of older code must not be mixed with new ones
 SEEDS = 3
