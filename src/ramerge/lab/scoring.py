@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -35,7 +34,6 @@ class Score:
         setting: what tuning chose, in words; empty for the published variant.
         validation: mean accuracy over all tasks on validation; NaN where nobody looked.
         length: norm of the merged task vector, as a share of `arms.total_norm`.
-        seconds: of making the model (not part of any comparison of numbers between runs).
         right: rewards on the test problems ``[K, P]``.
     """
 
@@ -44,7 +42,6 @@ class Score:
     setting: str
     validation: float
     length: float
-    seconds: float
     right: Rewards
 
 
@@ -93,13 +90,11 @@ def _right(weights: Weights, drawn: Mapping[str, Sequence[Problem]]) -> Bits:
 
 def score_arm(arm: Arm, case: Case, bench: Judge) -> Iterator[Score]:
     """The arm in all its variants."""
-    started = time.perf_counter()
     merged = arm.make(case)
-    seconds = time.perf_counter() - started
     whole = total_norm(case)
     length = norm(task_vector(case.base, merged)) / whole if whole else 0.0
     looked = bench.validate(merged) if arm.kind in {"baseline", "ram", "lead"} else float("nan")
-    yield Score(arm.name, "published", "", looked, length, seconds, bench.examine(merged))
+    yield Score(arm.name, "published", "", looked, length, bench.examine(merged))
     if arm.grid:
         yield _best(arm, "tuned", arm.grid, case, bench)
     if arm.scaled and length > 0:
@@ -120,6 +115,4 @@ def _best(
     best = int(np.argmax(looks))
     label, weights = tried[best]
     length = norm(task_vector(case.base, weights)) / total_norm(case)
-    return Score(
-        arm.name, variant, label, looks[best], length, float("nan"), bench.examine(weights)
-    )
+    return Score(arm.name, variant, label, looks[best], length, bench.examine(weights))

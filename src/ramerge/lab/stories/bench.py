@@ -26,7 +26,7 @@ from ramerge.lab.stories.tasks import NEW, PROPERTIES, openings
 from ramerge.lab.vocabulary import BOS, PAD
 
 LUCK = 2601_13573  # seed of the sampling noise in evaluations
-VALIDATION, TEST = 128, 256  # openings
+VALIDATION, TEST = 64, 256  # openings; each is judged on all tasks
 
 
 @dataclass(frozen=True, slots=True)
