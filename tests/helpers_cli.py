@@ -59,6 +59,8 @@ def expected_row(models: dict[str, Path], name: str, r: float = 0.1) -> list[str
     }
     mine, by = changed[name], sum(mask.astype(int) for mask in changed.values())
     unique, shared = int((mine & (by == 1)).sum()), int((mine & (by >= 2)).sum())
-    shares = [f"{100 * count / base.size:.1f} %" for count in (unique + shared, unique, shared)]
+    density = (unique + shared) / base.size
+    regions = (count / (unique + shared) for count in (unique, shared))
+    shares = [f"{100 * share:.1f} %" for share in (density, *regions)]
     rho = shared / unique
     return [*shares, f"{rho:.3g}", f"{1 + r * min(rho, 1):.3f}"]

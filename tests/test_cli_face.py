@@ -85,12 +85,12 @@ def test_no_arguments_is_help(capsys):
         ),
         (
             ["merge", "--base", "b", "--agent", "a", "--extra", "dorp", "--out", "x"],
-            "--extra is one of `error`, `drop`, `base`, `keep`, not `dorp`",
+            "--extra: `extra` is one of `error`, `drop`, `base`, `keep`, not `dorp`",
             "did you mean `drop`?",
         ),
         (
             ["plan", "--base", "b", "--agent", "a", "--vocabulary", "onion"],
-            "--vocabulary is one of `error`, `base`, `min`, `union`, not `onion`",
+            "--vocabulary: `vocabulary` is one of `error`, `base`, `min`, `union`, not `onion`",
             "did you mean `union`?",
         ),
         (

@@ -53,7 +53,7 @@ def run_on_a_terminal(enabled):
 def test_on_a_terminal_each_phase_shows_bytes_and_rate():
     out, shown = run_on_a_terminal(enabled=True)
     assert out == "result\n"
-    for text in ("compiles the kernels", "merge", "verify", "4.0 MB", "MB/s", "0:00:0"):
+    for text in ("compiles its kernel", "merge", "verify", "4.0 MB", "MB/s", "0:00:0"):
         assert text in shown
 
 

@@ -18,6 +18,8 @@ from typer.testing import CliRunner
 
 import ramerge
 from helpers_models import read_tensors, save_agent, save_base, write_tensors
+from ramerge.report import svg
+from ramerge.report.health import HINTS
 from ramerge.report.html import page
 from test_vectors import CASES
 from test_vectors import models as vector_models
@@ -190,6 +192,19 @@ def test_hostile_names_stay_text(report, name):
     assert json.loads(embedded)["agents"][0]["name"] == name
 
 
+def test_masks_that_agree_are_one_bar_and_others_are_named():
+    same = svg.grouped_bars([("a", [("abs", 0.5), ("exact", 0.5)], "red")], "masks")
+    other = svg.grouped_bars([("a", [("abs", 0.25), ("exact", 0.5)], "red")], "masks")
+    assert same.count("<rect") == 1 and "50.0 % under all masks" in same
+    assert other.count("<rect") == 2 and "25.0 % abs" in other and "50.0 % exact" in other
+
+
+def test_long_names_are_cut_beside_charts_and_whole_where_one_hovers():
+    name = "a-name-that-is-much-too-long-for-a-label"
+    chart = svg.upset([name, "b"], [((name, "b"), 3), (("b",), 1)], 10, "overlap")
+    assert f">{name[:19]}…<" in chart and f"only {name} + b: 3 elements" in chart
+
+
 def test_the_page_loads_nothing(report):
     html = report.to_html()
     assert "default-src 'none'" in html
@@ -265,6 +280,15 @@ def test_in_a_browser_charts_stand_and_sliders_move_lambda(report, browser, tmp_
     after = browser.script("return [...document.querySelectorAll('.lam')].map(c => c.textContent)")
     expected = [1 + 0.5 * min(a["rho"], 1.0) for a in report.data["agents"]]
     assert [float(v) for v in after] == pytest.approx(expected, rel=1e-3) and before != after
+    cells = browser.script(
+        "return [...document.querySelectorAll('figure g text')].map(t => t.textContent)"
+    )
+    pairs = report.data["pairs"]
+    assert cells[: len(pairs)] == [svg.number(round(p["ratio"], 3), 2) for p in pairs]
+    assert len(cells) == 3 * len(pairs)
+    browser.call("POST", "/window/rect", {"width": 500, "height": 900})
+    sideways = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert browser.script(sideways) <= 0, "only charts scroll sideways, never the page"
     messages = browser.call("POST", "/se/log", {"type": "browser"})
     assert [m for m in messages if m["level"] in {"SEVERE", "WARNING"}] == []
     events = [
@@ -312,9 +336,45 @@ def test_doctor_sees_an_adapter_that_was_not_read(models, tmp_path):
     shutil.copytree(models[1]["coder"], agent)
     assert [f.code for f in ramerge.doctor(base=models[0], agents={"coder": agent})] == ["derived"]
     (agent / "adapter_config.json").write_text('{"peft_type": "LORA"}')
-    (found,) = ramerge.doctor(base=models[0], agents={"coder": agent})
+    found, derived = ramerge.doctor(base=models[0], agents={"coder": agent})
     assert (found.severity, found.code) == ("warning", "adapter-beside")
     assert "adapter_config.json" in found.evidence
+    assert (derived.severity, derived.code) == ("ok", "derived"), "a warning hides no good news"
+
+
+def test_doctor_counts_padding_rows_and_names_what_differs_in_side_files(models, tmp_path):
+    base, agent = tmp_path / "base", tmp_path / "agent"
+    shutil.copytree(models[0], base)
+    shutil.copytree(models[1]["coder"], agent)
+    table = read_tensors(agent)
+    name = next(n for n in table if n.endswith("embed_tokens.weight"))
+    rows = table[name].shape[0]
+    ours = {f"t{i}": i for i in range(rows - 3)}
+    for directory, merges in ((base, ["a b", "c d"]), (agent, ["a b", "d c"])):
+        tree = {"model": {"type": "BPE", "vocab": ours, "merges": merges}, "added_tokens": []}
+        (directory / "tokenizer.json").write_text(json.dumps(tree))
+    (base / "chat_template.jinja").write_text("one\ntwo\n")
+    (agent / "chat_template.jinja").write_text("one\nthree\n")
+    found = {f.code: f for f in ramerge.doctor(base=base, agents={"coder": agent})}
+    assert f"{name}` has 3 rows beyond the last token, {rows - 4}" in found["padded-rows"].evidence
+    assert found["padded-rows"].severity == "note"
+    assert "merge 1 is `d c`, not `c d`" in found["merges-differ"].evidence
+    assert "line 2 is `three\\n`, not `two\\n`" in found["chat-template"].evidence
+    assert all(found[c].hint for c in ("merges-differ", "chat-template"))
+    moved = int((read_tensors(base)[name][-3:] != table[name][-3:]).any(axis=1).sum())
+    said = f"{moved} of them changed" if moved else "none changed"
+    assert said in found["padded-rows"].evidence
+
+
+def test_every_code_of_a_notice_is_in_the_docs():
+    root = Path(__file__).parents[1]
+    source = "".join(p.read_text() for p in (root / "src" / "ramerge").rglob("*.py"))
+    codes = set(re.findall(r'Notice\(\s*"([a-z-]+)"|harmony\.say\(\s*"([a-z-]+)"', source))
+    codes = {a or b for a, b in codes}
+    page = (root / "docs" / "probe.md").read_text()
+    assert len(codes) > 25
+    assert [c for c in sorted(codes | set(HINTS)) if f"`{c}`" not in page] == []
+    assert set(HINTS) <= codes, "hints are for codes that exist"
 
 
 def test_doctor_knows_an_adapter_that_was_read(models, tmp_path, monkeypatch):

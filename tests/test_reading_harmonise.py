@@ -18,6 +18,11 @@ E = RNG.standard_normal((6, 4)).astype(np.float32)
 TIED, UNTIED = {"tie_word_embeddings": True}, {"tie_word_embeddings": False}
 
 
+def said(harmony):
+    """The sentences of its notices."""
+    return [notice.message for notice in harmony.notices]
+
+
 def saved(tmp_path, name, tensors, config=None):
     directory = model(tmp_path / name, {"model.norm.weight": BODY, **tensors}, config)
     return open_checkpoint(str(directory))
@@ -47,7 +52,7 @@ def test_equal_models_stay_as_they_are(tmp_path):
     harmony = fit(base, agent)
     assert harmony.base is base
     assert harmony.agents["a0"] is agent
-    assert (harmony.decisions, harmony.problems, harmony.tied) == ([], [], None)
+    assert (harmony.notices, harmony.problems, harmony.tied) == ([], [], None)
 
 
 # --- tied heads, reports 1, 4, 5 -----------------------------------------------------------------
@@ -62,7 +67,7 @@ def test_spare_equal_head_is_left_out_report_5(tmp_path):
     assert HEAD not in harmony.base.names()
     assert harmony.tied is None
     assert harmony.equal == [("a0", HEAD, EMBED)]
-    assert any("left out, tied" in d for d in harmony.decisions)
+    assert any("left out, tied" in d for d in said(harmony))
 
 
 def test_diverged_head_unties_the_output_report_1(tmp_path):
@@ -76,7 +81,7 @@ def test_diverged_head_unties_the_output_report_1(tmp_path):
     assert np.array_equal(numbers(harmony.base, HEAD), E)
     assert np.array_equal(numbers(harmony.agents["a0"], HEAD), E + 1)
     assert np.array_equal(numbers(harmony.agents["a1"], HEAD), E + 2)
-    assert any("untied" in d and "`a0`" in d for d in harmony.decisions)
+    assert any("untied" in d and "`a0`" in d for d in said(harmony))
 
 
 def test_head_that_differs_in_one_late_element(tmp_path):
@@ -196,8 +201,8 @@ def test_tensors_that_only_an_agent_has_reports_32_45(tmp_path, extra):
     base = saved(tmp_path, "b", {}, {})
     agents = saved(tmp_path, "a", TOWER, {}), saved(tmp_path, "c", {}, {})
     harmony = fit(base, *agents, extra=extra)
-    said = [p.message for p in harmony.problems] + harmony.decisions
-    assert any("`visual.blocks.0.proj.weight`" in text for text in said)
+    texts = [p.message for p in harmony.problems] + said(harmony)
+    assert any("`visual.blocks.0.proj.weight`" in text for text in texts)
     assert bool(harmony.problems) == (extra == "error")
     if extra != "error":
         same_names(harmony)
@@ -222,10 +227,10 @@ def test_buffers_are_copied_and_said_report_48(tmp_path):
     freq = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(4, np.float32)}
     harmony = fit(saved(tmp_path, "b", freq, {}), saved(tmp_path, "a", {}, {}))
     same_names(harmony)
-    assert "the base's are taken" in harmony.decisions[0]
+    assert "the base's are taken" in said(harmony)[0]
     harmony = fit(saved(tmp_path, "c", {}, {}), saved(tmp_path, "d", freq, {}))
     same_names(harmony)
-    assert "left out of agent `a0`" in harmony.decisions[0]
+    assert "left out of agent `a0`" in said(harmony)[0]
 
 
 def test_another_architecture(tmp_path):
@@ -257,7 +262,7 @@ def test_moved_wrappers_are_matched_and_said(tmp_path, ours, theirs):
         same_names(harmony)
         assert harmony.problems == []
         assert np.array_equal(numbers(harmony.agents["a0"], one), E + 1)
-        assert f"`{other}` for `{one}`" in harmony.decisions[0]
+        assert f"`{other}` for `{one}`" in said(harmony)[0]
 
 
 def test_names_are_not_matched_across_shapes_or_when_ambiguous(tmp_path):

@@ -61,8 +61,8 @@ def merge(
     shard_size: str | int | None = None,
     nonfinite: str | None = None,
     exclude: Sequence[str] = (),
-    extra: Extra = "error",
-    vocabulary: Vocabulary = "error",
+    extra: Extra | None = None,
+    vocabulary: Vocabulary | None = None,
     threads: int | None = None,
     memory: str | int | None = None,
     overwrite: bool = False,
@@ -86,9 +86,9 @@ def merge(
         shard_size: bytes per weights file, or a text like ``5GB``.
         nonfinite: ``error`` (default), ``keep_base`` or ``propagate``.
         exclude: parts of names, or globs, of tensors to copy from the base.
-        extra: what becomes of tensors that not all models have: ``error``; ``drop`` leaves out what only agents
+        extra: what becomes of tensors that not all models have: ``error`` (default); ``drop`` leaves out what only agents
             have; ``base`` also takes the base's where an agent lacks one; ``keep`` adds what only agents have.
-        vocabulary: what becomes of embeddings of unequal length: ``error``, ``base`` (the base's rows), ``min`` (rows
+        vocabulary: what becomes of embeddings of unequal length: ``error`` (default), ``base`` (the base's rows), ``min`` (rows
             that all have) or ``union`` (all rows).
         threads: default: the cores this process may use, at most 8.
         memory: limit of the chunk buffers together; default 1 GB, of which little is used.
@@ -106,18 +106,17 @@ def merge(
     job = session.job(
         config, base=base, agents=agents, method=method, parameters=parameters, preset=preset,
         out_dtype=out_dtype, shard_size=shard_size, nonfinite=nonfinite, exclude=exclude,
+        extra=extra, vocabulary=vocabulary,
     )  # fmt: skip
     count = threads or session.default_threads()
-    with session.planned(
-        job, extra=extra, vocabulary=vocabulary, allow_pickle=allow_pickle
-    ) as made:
+    with session.planned(job, allow_pickle=allow_pickle) as made:
         plan, ready, inputs = made
         chunk = session.chunk_size(plan, count, memory)
         target = Path(out)
         files, left_out = session.side_content(
             plan, ready, allow_remote_code=allow_remote_code, tokenizer_from=tokenizer_from
         )
-        plan = replace(plan, decisions=(*plan.decisions, *left_out))
+        plan = replace(plan, notices=(*plan.notices, *left_out))
         beside = sum(len(f) if isinstance(f, bytes) else f.stat().st_size for f in files.values())
         with Staging.open(
             target, plan.layout, plan.fingerprint(),
@@ -160,8 +159,8 @@ def plan(
     shard_size: str | int | None = None,
     nonfinite: str | None = None,
     exclude: Sequence[str] = (),
-    extra: Extra = "error",
-    vocabulary: Vocabulary = "error",
+    extra: Extra | None = None,
+    vocabulary: Vocabulary | None = None,
     memory: str | int | None = None,
     allow_pickle: bool = False,
     overwrite: bool = False,
@@ -174,12 +173,9 @@ def plan(
     job = session.job(
         config, base=base, agents=agents, method=method, parameters=parameters, preset=preset,
         out_dtype=out_dtype, shard_size=shard_size, nonfinite=nonfinite, exclude=exclude,
+        extra=extra, vocabulary=vocabulary,
     )  # fmt: skip
-    with session.planned(job, extra=extra, vocabulary=vocabulary, allow_pickle=allow_pickle) as (
-        made,
-        _,
-        inputs,
-    ):
+    with session.planned(job, allow_pickle=allow_pickle) as (made, _, inputs):
         session.chunk_size(made, session.default_threads(), memory)
         if out is not None:
             check_output(Path(out), inputs, overwrite=overwrite)
@@ -198,8 +194,8 @@ def probe(
     alpha: float = 1.0,
     against: Sequence[str] = (),
     out_dtype: str | None = None,
-    extra: Extra = "error",
-    vocabulary: Vocabulary = "error",
+    extra: Extra | None = None,
+    vocabulary: Vocabulary | None = None,
     threads: int | None = None,
     memory: str | int | None = None,
     allow_pickle: bool = False,
@@ -215,7 +211,7 @@ def probe(
         epsilon: of the ``abs`` mask.
         r: for the preview of λ.
         alpha: for the preview of λ.
-        against: methods of which to measure how much of each agent survives (`report.dilution`).
+        against: methods of which to measure how much of each agent survives (``data["dilution"]``).
         out_dtype: dtype that a merge would be stored in; default: the base's.
         extra: as in `merge`.
         vocabulary: as in `merge`.
@@ -227,18 +223,17 @@ def probe(
     Raises:
         MergeError: as `merge`; values that are not finite are counted by `doctor` and are an error here.
     """
+    for name in against:
+        find(name)  # an unknown one is said before the pass, not after it
     if config is not None:
         given = session.job(config)
         base, agents = given.base, {a.name: a.source for a in given.agents}
     job = session.job(
         None, base=base, agents=agents, method="ram_plus", out_dtype=out_dtype,
         parameters={"mask": mask, "epsilon": epsilon, "r": r, "alpha": alpha},
+        extra=extra, vocabulary=vocabulary,
     )  # fmt: skip
-    with session.planned(job, extra=extra, vocabulary=vocabulary, allow_pickle=allow_pickle) as (
-        made,
-        _,
-        _,
-    ):
+    with session.planned(job, allow_pickle=allow_pickle) as (made, _, _):
         count = threads or session.default_threads()
         records = engine.measure(
             made,
@@ -300,13 +295,7 @@ def doctor(
     for agent in job.agents:
         alone = replace(job, agents=(agent,), notes=())
         try:
-            with session.planned(
-                alone, extra="error", vocabulary="error", allow_pickle=allow_pickle
-            ) as (
-                made,
-                _,
-                _,
-            ):
+            with session.planned(alone, allow_pickle=allow_pickle) as (made, _, _):
                 records = engine.measure(
                     made,
                     run=partial(executor.run, threads=count),

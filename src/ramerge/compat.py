@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ramerge._errors import IncompatibleError, MergeError
 from ramerge._types import DType, TensorSpec
-from ramerge.checkpoint.base import Checkpoint
+from ramerge.checkpoint.base import Checkpoint, Notice
 from ramerge.checkpoint.facts import is_vocabulary_tensor
 
 SHOWN = 5  # tensor names in one message; the rest is counted
@@ -30,7 +31,7 @@ class Pairing:
     """The base's tensors with their counterparts. ``specs[name]``: one entry per agent, None = takes the base's."""
 
     specs: dict[str, tuple[TensorSpec | None, ...]] = field(default_factory=dict)
-    decisions: list[str] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
     problems: list[MergeError] = field(default_factory=list)
 
 
@@ -54,9 +55,8 @@ def pair(base: Checkpoint, agents: Mapping[str, Checkpoint]) -> Pairing:
         specs = {name: checkpoint.spec(name) for name in base.names() if name in present}
         lacking = [name for name in base.names() if name not in present]
         if lacking:  # buffers and integers: anything else is a problem of the harmony
-            pairing.decisions.append(
-                f"agent `{agent}` lacks {listing(lacking)}: the base's are copied"
-            )
+            text = f"agent `{agent}` lacks {listing(lacking)}: the base's are copied"
+            pairing.notices.append(Notice("base-taken", text, tuple(lacking)))
         problems = (_unlike(agent, base.spec(name), spec) for name, spec in specs.items())
         pairing.problems += [problem for problem in problems if problem is not None]
         found.append(specs)
@@ -89,15 +89,32 @@ def _unlike(agent: str, ours: TensorSpec, theirs: TensorSpec) -> MergeError | No
     return None
 
 
-def dtype_warnings(base: Checkpoint, agents: Mapping[str, Checkpoint]) -> list[str]:
+def dtype_warnings(base: Checkpoint, agents: Mapping[str, Checkpoint]) -> list[Notice]:
     """Agents stored in another dtype than the base: their densities cannot be compared (SPEC 2)."""
     stored = main_dtype(base)
     return [
-        f"agent `{name}` is stored as {dtype.name} beside a {stored.name} base: its density and ρ are partly an"
-        " effect of that; `mask: grid` compares on the base's own grid"
+        Notice(
+            "other-dtype",
+            f"agent `{name}` is stored as {dtype.name} beside a {stored.name} base: its density and ρ are partly an"
+            " effect of that; `mask: grid` compares on the base's own grid",
+            warning=True,
+        )
         for name, checkpoint in agents.items()
         if (dtype := main_dtype(checkpoint)) is not stored
     ]
+
+
+def same_agents(agents: Mapping[str, Checkpoint]) -> list[Notice]:
+    """Agents that are the same files: allowed, seldom meant."""
+    first: dict[tuple[Path, ...], str] = {}
+    found = []
+    for name, agent in agents.items():
+        files = tuple(file.path.resolve() for file in agent.files())
+        other = first.setdefault(files, name) if files else name
+        if other != name:
+            text = f"agents `{other}` and `{name}` are the same files: all that they changed counts as shared"
+            found.append(Notice("same-agent", text, warning=True))
+    return found
 
 
 def main_dtype(checkpoint: Checkpoint) -> DType:

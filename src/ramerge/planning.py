@@ -21,9 +21,9 @@ from ramerge.checkpoint.output.configs import Findings, check_configs
 from ramerge.checkpoint.output.layout import plan_layout
 from ramerge.checkpoint.output.sidefiles import generation_config_problems
 from ramerge.checkpoint.tokenizer.tokens import check_tokens
-from ramerge.checkpoint.views.harmonise import Extra, Vocabulary, harmonise
+from ramerge.checkpoint.views.harmonise import harmonise
 from ramerge.compat import TiedHead
-from ramerge.config import resolve
+from ramerge.config import canonical, resolve
 from ramerge.config.inputs import Inputs
 from ramerge.config.job import Job, Slice
 from ramerge.kernels.limits import MAX_AGENTS
@@ -91,8 +91,17 @@ class Plan:
     tied: tuple[TiedHead, ...] = ()
     config_tied: bool | None = None  # what config.json must say of the output head; None leaves it
     config_vocabulary: int | None = None  # the vocabulary size that it must give; None leaves it
-    decisions: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def decisions(self) -> tuple[str, ...]:
+        """What was copied, dropped or left out, in words."""
+        return tuple(n.message for n in self.notices if not n.warning)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What may make the merge worse, in words."""
+        return tuple(n.message for n in self.notices if n.warning)
 
     @property
     def epsilon(self) -> float:
@@ -128,9 +137,24 @@ class Plan:
 
     @property
     def parameters(self) -> Json:
-        """Global parameter values by name; per-agent ones as lists in agent order."""
-        shown = {k: self.values[k] for k in self.method.signature}
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in shown.items()}
+        """Parameters by name; per-agent ones as lists in agent order, what differs by tensor as the file has it."""
+        return {name: self._stated(name) for name in self.method.signature}
+
+    def _stated(self, name: str) -> Any:
+        job, value = self.job, self.values[name]
+        pieces = [s.parameters for s in job.slices]
+        pieces += [source.parameters for s in job.slices for source in s.sources]
+        if any(name in parameters for parameters in pieces):
+            return "by slice"
+        general = job.parameters.get(name)
+        if not isinstance(value, tuple):
+            return canonical.setting(general) if resolve.varies(general) else value
+        own = {a.name: a.parameters.get(name, general) for a in job.agents}
+        stated = [own.get(agent) for agent in self.agent_names]
+        return [
+            canonical.setting(s) if resolve.varies(s) else v
+            for s, v in zip(stated, value, strict=True)
+        ]
 
     def fingerprint(self) -> str:
         """Digest of all that decides the output: the job, the method's parameters, and the inputs' files as found."""
@@ -166,9 +190,6 @@ def build(
     base: Checkpoint,
     agents: Mapping[str, Checkpoint],
     auxiliary: Mapping[str, Checkpoint] | None = None,
-    *,
-    extra: Extra = "error",
-    vocabulary: Vocabulary = "error",
 ) -> Plan:
     """`plan` for models that need no preparation.
 
@@ -178,37 +199,32 @@ def build(
         base: the opened base (the first agent, for methods that need none).
         agents: opened agents by name, in config order.
         auxiliary: opened extra weights by agent (Fisher).
-        extra: what becomes of tensors that not all models have (`checkpoint.views.harmonise`).
-        vocabulary: what becomes of embeddings of unequal length.
 
     Raises:
         MergeError: one problem, or a ProblemsError with all of them.
     """
     inputs = Inputs(job, base, agents, resolve.depths(base.names()))
-    return plan(inputs, method, auxiliary or {}, extra=extra, vocabulary=vocabulary)
+    return plan(inputs, method, auxiliary or {})
 
 
 def plan(
     inputs: Inputs,
     method: Method,
     auxiliary: Mapping[str, Checkpoint],
-    *,
-    extra: Extra = "error",
-    vocabulary: Vocabulary = "error",
 ) -> Plan:
     """Check everything that headers can tell, and lay out the merge; arguments and errors as for `build`."""
     job, base, agents = inputs.job, inputs.base, inputs.agents
     raise_problems(_check_parameters(job, method, agents))
     active = _active(job, agents)
-    decisions = [
-        f"agent `{name}` has weight 0 and is left out, of the counts too"
+    notices = [
+        Notice("weight-zero", f"agent `{name}` has weight 0 and is left out, of the counts too")
         for name in agents
         if name not in active
     ]
-    decisions += [notice.message for notice in _notices(inputs)]
+    notices += _notices(inputs)
     merged = {n: agents[n] for n in active}
     findings = _side_findings(job, base, merged)
-    harmony = harmonise(base, merged, extra=extra, vocabulary=vocabulary)
+    harmony = harmonise(base, merged, extra=job.extra, vocabulary=job.vocabulary)
     raise_problems([*harmony.problems, *(p for f in findings for p in f.problems)])
     base, job_agents = harmony.base, harmony.agents
     pairing = compat.pair(base, job_agents)
@@ -218,7 +234,6 @@ def plan(
         _tensor(inputs, method, base.spec(name), specs, active, extras)
         for name, specs in pairing.specs.items()
     )
-    _say_copied(decisions, tensors)
     return Plan(
         job=job,
         method=method,
@@ -235,11 +250,18 @@ def plan(
         ),
         config_tied=harmony.tied,
         config_vocabulary=harmony.vocab_size,
-        decisions=(*decisions, *harmony.decisions, *pairing.decisions),
-        warnings=(
-            *job.notes,
-            *_unused(job, base),
-            *(notice.message for f in findings for notice in f.notices),
+        notices=(
+            *notices,
+            *_copied(tensors),
+            *harmony.notices,
+            *pairing.notices,
+            *(Notice("configuration", note, warning=True) for note in job.notes),
+            *(
+                Notice("filter-unused", f"the filter `{p}` fits no tensor", warning=True)
+                for p in resolve.unused_filters(job, base.names())
+            ),
+            *compat.same_agents(merged),
+            *(replace(notice, warning=True) for f in findings for notice in f.notices),
             *compat.dtype_warnings(base, job_agents),
         ),
     )
@@ -260,11 +282,6 @@ def _notices(inputs: Inputs) -> list[Notice]:
     """What opening and preparing the models had to say, each thing once."""
     models = (inputs.base, *inputs.agents.values())
     return list(dict.fromkeys([*(n for m in models for n in m.notices), *inputs.notices]))
-
-
-def _unused(job: Job, base: Checkpoint) -> list[str]:
-    patterns = resolve.unused_filters(job, base.names())
-    return [f"the filter `{p}` fits no tensor" for p in patterns]
 
 
 def _check_parameters(
@@ -368,12 +385,15 @@ def scope_group(name: str, scope: str) -> str:
     return {"model": "model", "module": module_of(name)}.get(scope, name)
 
 
-def _say_copied(decisions: list[str], tensors: Sequence[TensorPlan]) -> None:
-    copied = [t.name for t in tensors if t.action == "copy"]
-    kept = [t.name for t in tensors if t.action == "keep"]
-    if copied:
-        decisions.append(
-            f"copied from the base, not merged (integers or buffers): {compat.listing(copied)}"
-        )
-    if kept:
-        decisions.append(f"excluded from the merge, the base's kept: {compat.listing(kept)}")
+def _copied(tensors: Sequence[TensorPlan]) -> list[Notice]:
+    """Tensors that are the base's in the output, and why."""
+    reasons = {
+        "copy": ("buffers-copied", "copied from the base, not merged (integers or buffers)"),
+        "keep": ("excluded", "excluded from the merge, the base's kept"),
+    }
+    found = []
+    for action, (code, why) in reasons.items():
+        names = tuple(t.name for t in tensors if t.action == action)
+        if names:
+            found.append(Notice(code, f"{why}: {compat.listing(names)}", names))
+    return found

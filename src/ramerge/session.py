@@ -8,16 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from ramerge import summary
 from ramerge._errors import ConfigError, MergeError, ProblemsError, nearest, raise_problems
-from ramerge.checkpoint.base import Checkpoint
+from ramerge.checkpoint.base import Checkpoint, Notice
 from ramerge.checkpoint.files import public_source
 from ramerge.checkpoint.open import open_checkpoint
 from ramerge.checkpoint.output.hashing import InputHashes
 from ramerge.checkpoint.output.sidefiles import config_for_output, config_with, side_files
-from ramerge.checkpoint.views.harmonise import Extra, Vocabulary
 from ramerge.config import flags, mergekit
 from ramerge.config.canonical import to_yaml
 from ramerge.config.inputs import Inputs, prepare
@@ -80,7 +79,10 @@ _FLAGS = (
     "out_dtype",
     "shard_size",
     "nonfinite",
+    "extra",
+    "vocabulary",
 )
+_BESIDE = ("out_dtype", "shard_size", "nonfinite", "extra", "vocabulary", "exclude")  # a file
 
 
 def job(config: str | Path | Mapping[str, Any] | Job | None, **flags_given: Any) -> Job:
@@ -113,23 +115,16 @@ def job(config: str | Path | Mapping[str, Any] | Job | None, **flags_given: Any)
             f"`{clash[0]}` is given beside a configuration file",
             hint="put it into the file, or leave the file out",
         )
-    top = {k: given[k] for k in ("out_dtype", "shard_size", "nonfinite", "exclude")}
+    top = {k: given[k] for k in _BESIDE}
     if isinstance(config, Mapping):
         return mergekit.from_mapping(config, methods, overrides=top)
     return mergekit.load(config, methods, overrides=top)
 
 
 @contextmanager
-def planned(
-    job: Job, *, extra: Extra, vocabulary: Vocabulary, allow_pickle: bool
-) -> Iterator[tuple[Plan, Inputs, list[Path]]]:
+def planned(job: Job, *, allow_pickle: bool) -> Iterator[tuple[Plan, Inputs, list[Path]]]:
     """Open all inputs and plan; yields the plan and the input directories. All problems are raised together."""
     method, _ = find(job.method)
-    for name, value, known in (("extra", extra, Extra), ("vocabulary", vocabulary, Vocabulary)):
-        if value not in get_args(known):
-            raise ConfigError(
-                f"`{name}` is {value!r}, which is none of {', '.join(get_args(known))}"
-            )
     problems: list[MergeError] = []
     with ExitStack() as stack:
 
@@ -153,8 +148,6 @@ def planned(
             ready,
             method,
             _auxiliary(method.auxiliary, job, opened),
-            extra=extra,
-            vocabulary=vocabulary,
         )
         made = _without_paths(made, job)
         models = [c for c in (base, *agents.values()) if c is not None]
@@ -173,11 +166,8 @@ def _without_paths(plan: Plan, job: Job) -> Plan:
             sentence = sentence.replace(f"`{source}`", f"`{name}`")
         return sentence
 
-    return replace(
-        plan,
-        decisions=tuple(map(public, plan.decisions)),
-        warnings=tuple(map(public, plan.warnings)),
-    )
+    notices = tuple(replace(n, message=public(n.message)) for n in plan.notices)
+    return replace(plan, notices=notices)
 
 
 def _auxiliary(parameter: str | None, job: Job, opened: Any) -> dict[str, Checkpoint]:
@@ -204,7 +194,7 @@ def input_hashes(plan: Plan, finished: Mapping[str, Any]) -> InputHashes:
 
 def side_content(
     plan: Plan, inputs: Inputs, *, allow_remote_code: bool, tokenizer_from: str | None
-) -> tuple[dict[str, bytes | Path], list[str]]:
+) -> tuple[dict[str, bytes | Path], tuple[Notice, ...]]:
     """Side files by name, and what was left out: the base's, what the job replaces, config.json as the tensors are."""
     donor = None
     if tokenizer_from is not None:
@@ -228,7 +218,7 @@ def side_content(
             changes["vocab_size"] = plan.config_vocabulary
         data = config_with(data, changes) if changes else data
         files["config.json"] = config_for_output(data, plan.job.out_dtype, tied=plan.config_tied)
-    return files, [notice.message for notice in sides.notices]
+    return files, tuple(sides.notices)
 
 
 def manifest_facts(plan: Plan, outcome: Outcome, digests: Sequence[Any]) -> dict[str, Any]:

@@ -154,6 +154,11 @@ def notes(plan: Plan, outcome: Outcome, summaries: Sequence[AgentSummary]) -> tu
     ):
         found.append(f"every ρ reaches alpha, so all agents have the same λ = {lams[0]:.4g}")
     for a in summaries:
+        if a.lam and a.lam_effective and (a.lam_effective - 1) < 0.5 * (a.lam - 1):
+            found.append(
+                f"rounding takes most of λ from agent `{a.name}`: {a.lam:.3f} is {a.lam_effective:.3f} as stored;"
+                " `out_dtype: float32` (--out-dtype float32) keeps it"
+            )
         if a.changed == 0:
             found.append(
                 f"agent `{a.name}` does not differ from the base anywhere (mask `{plan.values.get('mask', 'exact')}`)"

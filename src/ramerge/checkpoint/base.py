@@ -36,12 +36,14 @@ class Extent:
 class Notice:
     """Something the user must be told about an input: never silent, never fatal by itself.
 
-    ``code`` is stable and greppable (`buffers-copied`, `prefix-stripped`, `consolidated-ignored` …).
+    ``code`` is stable and greppable (`buffers-copied`, `prefix-stripped`, `consolidated-ignored` …); docs/probe.md lists
+    all. ``warning``: it may make the merge worse; the rest are decisions to know of.
     """
 
     code: str
     message: str
     tensors: tuple[str, ...] = ()
+    warning: bool = False
 
 
 class Checkpoint(Protocol):

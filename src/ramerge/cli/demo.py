@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -49,8 +52,16 @@ def demo(
     if text:
         typer.echo(f"\n{_scores(demo_set, out / 'merged')}")
         flags = " ".join(["--base", str(demo_set.base), *(f"--agent {agent}" for agent in agents)])
-        typer.echo(f"\nnext  ramerge verify {out}/merged")
-        typer.echo(f"      ramerge probe {flags}")
+        program = _program()
+        typer.echo(f"\nnext  {program} verify {out}/merged")
+        typer.echo(f"      {program} probe {flags}")
+
+
+def _program() -> str:
+    """What to type to run us: the name alone where the shell would find it."""
+    called = Path(sys.argv[0])
+    found = shutil.which("ramerge") is not None or called.name != "ramerge"
+    return "ramerge" if found else os.path.relpath(called)
 
 
 def _scores(demo_set: DemoSet, merged: Path) -> str:

@@ -8,7 +8,7 @@ from ramerge.cli import options as opt
 from ramerge.cli.progress import ProgressBar
 from ramerge.cli.render import coloured, emit_json
 
-_COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
+_COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "red"}
 
 
 def doctor(

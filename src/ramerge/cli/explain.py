@@ -91,7 +91,7 @@ def describe(manifest: dict[str, Any], directory: Path) -> str:
         ),
         (
             "again",
-            f"ramerge merge {directory / 'ramerge_config.yml'} --out DIR  (beside its sources)",
+            f"ramerge merge {directory / 'ramerge_config.yml'} --out DIR  (where the models lie; local ones are named by their directories)",
         ),
     ]
     return "\n\n".join(

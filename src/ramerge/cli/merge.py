@@ -59,8 +59,8 @@ def merge(
     memory: opt.Memory = "1GB",
     nonfinite: opt.NonFinite = None,
     exclude: opt.Exclude = None,
-    extra: opt.Extra = "error",
-    vocabulary: opt.Vocabulary = "error",
+    extra: opt.Extra = None,
+    vocabulary: opt.Vocabulary = None,
     allow_pickle: opt.AllowPickle = False,
     allow_remote_code: opt.AllowRemoteCode = False,
     tokenizer_from: opt.TokenizerFrom = None,
@@ -76,6 +76,7 @@ def merge(
     Example: ramerge merge --base ./base --agent coder=./a --agent tools=./b --out ./merged
     """
     job = opt.job({k: v for k, v in locals().items() if k != "report"})
+    opt.check_writable(report)
     if dry_run:
         from ramerge.cli.plan import show_plan
 
@@ -136,15 +137,15 @@ def show_report(report: MergeReport, *, as_json: bool, quiet: bool) -> None:
 
 
 def describe(report: MergeReport) -> str:
-    """The report as text: a row per agent, shares of all elements, and the work done."""
+    """The report as text: a row per agent, and the work done; unique and shared are shares of what the agent changed."""
     head = ("agent", "dtype", "changed", "unique", "shared", "ρ", "λ", "λ stored", "lost")
     rows = [
         (
             a.name,
             a.dtype,
             percent(a.density),
-            percent(a.unique / max(report.elements, 1)),
-            percent(a.shared / max(report.elements, 1)),
+            percent(a.unique / max(a.changed, 1)),
+            percent(a.shared / max(a.changed, 1)),
             _number(a.rho, "{:.3g}"),
             _number(a.lam, "{:.3f}"),
             _number(a.lam_effective, "{:.3f}"),

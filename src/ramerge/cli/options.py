@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
 
-from ramerge._errors import ConfigError, nearest
+from ramerge._errors import ConfigError, OutputError
 
 Config = Annotated[
     Path | None,
@@ -85,19 +86,21 @@ Exclude = Annotated[
     ),
 ]
 Extra = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--extra",
         metavar="POLICY",
-        help="On tensors that not all models have: error, drop, base (the base's where one lacks it) or keep.",
+        help="On tensors that not all models have: error (default), drop, base (the base's where one lacks it) or keep.",
+        show_default=False,
     ),
 ]
 Vocabulary = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--vocabulary",
         metavar="POLICY",
-        help="On embeddings of unequal length: error, base (its rows), min (rows that all have) or union.",
+        help="On embeddings of unequal length: error (default), base (its rows), min (rows that all have) or union.",
+        show_default=False,
     ),
 ]
 Threads = Annotated[
@@ -167,18 +170,22 @@ def _value(text: str) -> Any:
         return text
 
 
-def _check_policies(given: dict[str, Any]) -> None:
-    """Refuse words that are no policy, with the nearest one that is."""
-    from ramerge.checkpoint.views import harmonise
+def check_writable(*files: Path | None) -> None:
+    """Refuse files that could not be written after hours of work; None and ``-`` are always fine.
 
-    for name, policies in (("extra", harmonise.Extra), ("vocabulary", harmonise.Vocabulary)):
-        word, choices = given[name], get_args(policies)
-        if word not in choices:
-            close = nearest(word, choices)
-            raise ConfigError(
-                f"--{name} is one of {', '.join(f'`{c}`' for c in choices)}, not `{word}`",
-                hint=f"did you mean `{close}`?" if close else None,
+    Raises:
+        OutputError: the directory is not there, or may not be written to.
+    """
+    for file in files:
+        if file is None or str(file) == "-":
+            continue
+        directory = file.parent
+        if not directory.is_dir():
+            raise OutputError(
+                f"`{file}`: there is no directory `{directory}`", hint="make it first"
             )
+        if file.is_dir() or not os.access(directory, os.W_OK | os.X_OK):
+            raise OutputError(f"`{file}` cannot be written", hint="choose another file")
 
 
 def job(given: dict[str, Any]) -> dict[str, Any]:
@@ -193,7 +200,6 @@ def job(given: dict[str, Any]) -> dict[str, Any]:
             f"nothing to merge: {missing} given",
             hint="name a CONFIG.yml, or --base B --agent A1 --agent A2",
         )
-    _check_policies(given)
     parameters = split_assignments(given["parameters"] or [])
     rest = {"agents": given["agents"] or None, "exclude": given["exclude"] or ()}
     printing = {"dry_run", "as_json", "quiet"}

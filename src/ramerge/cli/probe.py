@@ -59,8 +59,8 @@ def probe(
     json_file: ToJson = None,
     html_file: ToHtml = None,
     out_dtype: opt.OutDtype = None,
-    extra: opt.Extra = "error",
-    vocabulary: opt.Vocabulary = "error",
+    extra: opt.Extra = None,
+    vocabulary: opt.Vocabulary = None,
     threads: opt.Threads = None,
     memory: opt.Memory = "1GB",
     allow_pickle: opt.AllowPickle = False,
@@ -73,6 +73,7 @@ def probe(
     from ramerge import api
     from ramerge.report.terminal import render
 
+    opt.check_writable(json_file, html_file)
     to_stdout = json_file is not None and str(json_file) == "-"
     with ProgressBar(enabled=not quiet) as bar:
         report = api.probe(
@@ -97,5 +98,5 @@ def probe(
                 typer.echo(f"\nwrote {file}")
 
 
-def _policy(text: str) -> Any:
+def _policy(text: str | None) -> Any:
     return text

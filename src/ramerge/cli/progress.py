@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from ramerge.chunks import Step
 
 REDRAW_S = 0.05
-PREPARING = "reading headers; the first run ever also compiles the kernels"
+PREPARING = "reading headers; the first run of a method also compiles its kernel"
 
 
 class ProgressBar:
     """Use as a context manager and pass as ``progress=``. Silent when stderr is not a terminal.
 
     Each phase has its own bar and its own clock: its time left follows from its own recent rate.
-    Before the first step there is only a sign of life, as the first run ever compiles its kernels.
+    Before the first step there is only a sign of life, as the first run of a method compiles its kernel.
     """
 
     def __init__(self, *, enabled: bool = True) -> None:

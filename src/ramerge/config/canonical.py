@@ -44,7 +44,7 @@ def to_mapping(job: Job, *, source: Callable[[str], str] = without_credentials) 
     tree["out_dtype"] = job.out_dtype.torch_name if job.out_dtype else None
     tree["tokenizer"] = _tokenizer(job.tokenizer) if job.tokenizer else None
     tree["chat_template"] = job.chat_template
-    for key in ("nonfinite", "shard_size"):
+    for key in ("nonfinite", "extra", "vocabulary", "shard_size"):
         tree[key] = getattr(job, key) if getattr(job, key) != getattr(_DEFAULT, key) else None
     tree["exclude"] = list(job.exclude)
     return _without_empty(tree)
@@ -73,20 +73,21 @@ def _slice(piece: Slice, source: Callable[[str], str]) -> Tree:
 
 
 def _settings(settings: Settings) -> Tree:
-    return {name: _setting(setting) for name, setting in settings.items()}
+    return {name: setting(value) for name, value in settings.items()}
 
 
-def _setting(setting: Setting) -> object:
-    if isinstance(setting, Gradient):
-        return list(setting.anchors)
-    if isinstance(setting, tuple):
-        return [_arm(arm) for arm in setting]
-    return setting
+def setting(value: Setting) -> object:
+    """A value, gradient or conditional value as YAML and JSON have it."""
+    if isinstance(value, Gradient):
+        return list(value.anchors)
+    if isinstance(value, tuple):
+        return [_arm(arm) for arm in value]
+    return value
 
 
 def _arm(arm: Filtered) -> Tree:
     pattern = {} if arm.pattern is None else {"filter": arm.pattern}
-    return {**pattern, "value": _setting(arm.value)}
+    return {**pattern, "value": setting(arm.value)}
 
 
 def _tokenizer(rules: TokenizerRules) -> Tree:

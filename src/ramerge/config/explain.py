@@ -8,6 +8,7 @@ from textwrap import fill
 from ramerge._signature import MethodInfo, Parameter, Scalar
 from ramerge.checkpoint.tokenizer.vocabulary import TokenizerRules, TokenRule
 from ramerge.config.job import Gradient, Job, Setting, SliceSource
+from ramerge.config.mergekit import other_defaults
 from ramerge.config.sources import without_credentials
 
 WIDTH = 100
@@ -175,6 +176,7 @@ def _differences(job: Job, info: MethodInfo) -> Iterator[str]:
         "arithmetic is fp32 from exact inputs and rounded once; mergekit computes in the inputs'"
         " type, or in `dtype`"
     )
+    yield from other_defaults(job, info)
     known = info.signature
     if "scope" in known and _in_force(job, info, "scope") == "model":
         yield "what is counted or ranked is counted over the whole model; mergekit sees one tensor"

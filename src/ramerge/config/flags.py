@@ -27,6 +27,8 @@ def job_from_flags(
     preset: str | None = None,
     out_dtype: str | None = None,
     nonfinite: str | None = None,
+    extra: str | None = None,
+    vocabulary: str | None = None,
     exclude: Sequence[str] = (),
     shard_size: str | int | None = None,
     tokenizer_source: str | None = None,
@@ -44,6 +46,8 @@ def job_from_flags(
         preset: named set of parameter values.
         out_dtype: output type by its torch name.
         nonfinite: ``error``, ``keep_base`` or ``propagate``.
+        extra: what becomes of tensors that not all models have.
+        vocabulary: what becomes of embeddings of unequal length.
         exclude: parts of names, or globs, of tensors to copy.
         shard_size: bytes, or a size like ``5GB``.
         tokenizer_source: ``base``, ``union`` or an agent.
@@ -80,6 +84,8 @@ def job_from_flags(
         "preset": (preset, "--preset"),
         "out_dtype": (out_dtype, "--out-dtype"),
         "nonfinite": (nonfinite, "--nonfinite"),
+        "extra": (extra, "--extra"),
+        "vocabulary": (vocabulary, "--vocabulary"),
         "exclude": (list(exclude) or None, "--exclude"),
         "shard_size": (shard_size, "--shard-size"),
         "tokenizer_source": (tokenizer_source, "--tokenizer-source"),

@@ -9,6 +9,7 @@ from typing import Literal
 from ramerge._signature import Scalar
 from ramerge._types import DType
 from ramerge.checkpoint.tokenizer.vocabulary import TokenizerRules
+from ramerge.checkpoint.views.harmonise import Extra, Vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,8 @@ class Job:
     out_dtype: DType | None = None  # None: each tensor keeps the base's
     nonfinite: Literal["error", "keep_base", "propagate"] = "error"
     shard_size: int = 5_000_000_000  # bytes
+    extra: Extra = "error"  # what becomes of tensors that not all models have
+    vocabulary: Vocabulary = "error"  # what becomes of embeddings of unequal length
     exclude: tuple[str, ...] = ()  # tensors copied from the base: parts of names, or globs
     tokenizer: TokenizerRules | None = None  # None: the base's files, rows as they are
     chat_template: str | None = None  # a name (`auto`, `chatml` …) or a Jinja template

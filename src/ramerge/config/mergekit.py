@@ -1,7 +1,7 @@
 """Merge files in mergekit's dialect, read strictly: what is not understood is refused by name.
 
 Keys of mergekit keep their meaning; where the arithmetic differs a note says so (`Job.notes`).
-Keys that only ramerge has: `preset`, `nonfinite`, `exclude`, `shard_size`, and `name` of a model.
+Keys that only ramerge has: `preset`, `nonfinite`, `extra`, `vocabulary`, `exclude`, `shard_size`, and `name` of a model.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from ramerge._errors import MergeError, raise_problems
 from ramerge._signature import MethodInfo, Methods
 from ramerge._types import DType
+from ramerge.checkpoint.views.harmonise import Extra, Vocabulary
 from ramerge.config import fields
 from ramerge.config.job import Job
 from ramerge.config.models import (
@@ -45,10 +46,18 @@ KEYS = (
     "tokenizer",
     "chat_template",
     "nonfinite",
+    "extra",
+    "vocabulary",
     "exclude",
     "shard_size",
 )
 NONFINITE = ("error", "keep_base", "propagate")
+EXTRA, VOCABULARY = get_args(Extra), get_args(Vocabulary)
+SPARSE = ("dare_linear", "dare_ties", "della", "della_linear", "breadcrumbs", "breadcrumbs_ties")
+THEIRS: Mapping[str, Mapping[str, object]] = {  # defaults of mergekit that are not ours
+    "ties": {"density": 1.0, "trim": "tensor"},
+    **{name: {"density": 1.0} for name in SPARSE},
+}
 ELSEWHERE: Mapping[str, str] = {
     "modules": "models of several modules are merged as a whole: list them under `models`",
     "input_model_parameters": "write `parameters` under the model",
@@ -73,7 +82,8 @@ def load(
     Raises:
         ConfigError: anything wrong in it; several problems come as one `ProblemsError`.
     """
-    return read_job(_overridden(read_file(Path(path)), overrides or {}), methods)
+    job = read_job(_overridden(read_file(Path(path)), overrides or {}), methods)
+    return replace(job, notes=(*job.notes, *other_defaults(job, methods[job.method])))
 
 
 def loads(text: str | bytes, methods: Methods, *, file: str = "config") -> Job:
@@ -195,6 +205,10 @@ def _job(top: Node, tree: Tree, info: MethodInfo, members: Cast, problems: list[
     )
     options = {
         "nonfinite": fields.optional(tree, "nonfinite", problems, _nonfinite),
+        "extra": fields.optional(tree, "extra", problems, fields.choice, "`extra`", EXTRA),
+        "vocabulary": fields.optional(
+            tree, "vocabulary", problems, fields.choice, "`vocabulary`", VOCABULARY
+        ),
         "exclude": fields.optional(tree, "exclude", problems, _exclude),
         "shard_size": fields.optional(tree, "shard_size", problems, _shard_size),
         "out_dtype": _out_dtype(tree, problems),
@@ -239,6 +253,20 @@ def _exclude(node: Node) -> tuple[str, ...]:
 def _out_dtype(tree: Tree, problems: list[MergeError]) -> DType | None:
     arithmetic = fields.optional(tree, "dtype", problems, fields.dtype, "`dtype`")
     return fields.optional(tree, "out_dtype", problems, fields.dtype, "`out_dtype`") or arithmetic
+
+
+def other_defaults(job: Job, info: MethodInfo) -> list[str]:
+    """Parameters that a job leaves to a default which is another one in mergekit."""
+    levels = [job.parameters, *(a.parameters for a in job.agents)]
+    levels += [s.parameters for s in job.slices]
+    given = {name for level in levels for name in level} | set(
+        info.presets.get(job.preset or "", {})
+    )
+    return [
+        f"`{name}` is not given: {info.signature[name].default} here, {theirs} in mergekit"
+        for name, theirs in THEIRS.get(info.name, {}).items()
+        if name in info.signature and name not in given and info.signature[name].default != theirs
+    ]
 
 
 def _notes(tree: Tree, info: MethodInfo, job: Job) -> tuple[str, ...]:

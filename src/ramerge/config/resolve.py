@@ -25,6 +25,11 @@ class _Silent:
 SILENT = _Silent()
 
 
+def varies(setting: Setting) -> bool:
+    """Whether a setting gives different tensors different values."""
+    return isinstance(setting, Gradient | tuple)
+
+
 def resolve(setting: Setting, tensor: str, depth: float) -> Scalar | _Silent:
     """The value of a setting for a tensor, or `SILENT` where no filter fits its name.
 

@@ -11,7 +11,7 @@ import math
 from ramerge._signature import MethodInfo, Methods, Parameter
 from ramerge._types import Json
 from ramerge.config.fields import FLOATS
-from ramerge.config.mergekit import NONFINITE
+from ramerge.config.mergekit import EXTRA, NONFINITE, VOCABULARY
 from ramerge.config.settings import no_effect
 
 _KINDS = {"float": "number", "int": "integer", "bool": "boolean", "str": "string", "path": "string"}
@@ -58,6 +58,8 @@ def _top(names: list[str]) -> Json:
         "tokenizer": {"anyOf": [{"$ref": "#/definitions/tokenizer"}, {"type": "null"}]},
         "chat_template": nullable_text | {"description": "a name, or a Jinja template"},
         "nonfinite": {"enum": [*NONFINITE, None], "description": "what NaN and infinity do"},
+        "extra": {"enum": [*EXTRA, None], "description": "tensors that not all models have"},
+        "vocabulary": {"enum": [*VOCABULARY, None], "description": "embeddings of unequal length"},
         "exclude": {
             "anyOf": [_TEXT, {"type": "array", "items": _TEXT}, {"type": "null"}],
             "description": "tensors to copy from the base: parts of names, or globs",

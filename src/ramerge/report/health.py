@@ -12,10 +12,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+import numpy as np
+
 from ramerge._errors import MergeError, ProblemsError
 from ramerge._types import Json
 from ramerge.checkpoint.adapters.lora_config import CONFIG as ADAPTER
 from ramerge.checkpoint.base import Checkpoint
+from ramerge.checkpoint.facts import is_vocabulary_tensor
+from ramerge.checkpoint.numbers import read_numbers
+from ramerge.checkpoint.tokenizer.tokens import token_ids
 from ramerge.planning import Plan
 from ramerge.probes.measure import MASKS, Measures, total
 
@@ -23,7 +28,24 @@ FAR = 0.5  # relative norm of the task vector from which an agent is doubted,
 UNLIKE = 0.7  # and cosine of its values with the base's below which it is
 DENSE = 0.8  # density from which RAM comes close to averaging
 
-Severity = Literal["ok", "warning", "error"]
+Severity = Literal["ok", "note", "warning", "error"]
+
+HINTS = {  # by the codes of notices: what to do, where anything is to be done
+    "adapter-base": "merge the adapter into the base that its config names, or make sure that the two are the same",
+    "adapter-inside": "give MODEL+ADAPTER to read the adapter too",
+    "chat-template": "the output gets the base's; `chat_template` in a merge file, or --tokenizer-from, takes another",
+    "config-differs": "an agent that computes otherwise is not an agent of this base: compare the two config.json",
+    "filter-unused": "compare the filter with the names that `ramerge plan --json` gives",
+    "generation-config-broken": "mend generation_config.json of the base: loaders refuse it",
+    "generation-config-strict": "mend generation_config.json of the base: recent loaders refuse it",
+    "head-untied": "the output grows by the head; tie it again if the training did not mean to untie it",
+    "index-total-size": "harmless; the index was written by another tool",
+    "merges-differ": "the agent read other tokens in training: take its tokenizer (--tokenizer-from), or do not merge it",
+    "other-dtype": "count with `mask: grid`, or store the agent as the base is stored",
+    "special-tokens": "a wrong end-of-sequence id never stops: correct generation_config.json of the base",
+    "tensors-left-out": "`extra: keep` adds them to the output",
+    "tokens-added": "the output lacks them; `tokenizer_source: union` in a merge file keeps them",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +53,7 @@ class Finding:
     """One thing about one model.
 
     Attributes:
-        severity: ``ok``, ``warning`` or ``error``.
+        severity: ``ok``, ``note``, ``warning`` or ``error``.
         model: an agent's name, or ``base``.
         code: stable and greppable.
         evidence: one sentence with the numbers.
@@ -59,57 +81,75 @@ def from_error(model: str, error: MergeError) -> list[Finding]:
 
 
 def examine(plan: Plan, records: Mapping[str, Measures]) -> list[Finding]:
-    """What the numbers say about the only agent of a plan.
+    """What headers, side files and numbers say about the only agent of a plan.
 
     Args:
         plan: base and one agent.
         records: of all merged tensors, by name.
     """
     agent = plan.agent_names[0]
-    whole = total(1, list(records.values()))
-    found = [Finding("warning", agent, "note", text) for text in plan.warnings]
-    found += [Finding("warning", agent, "note", text) for text in plan.decisions]
+    found = [
+        Finding("warning" if n.warning else "note", agent, n.code, n.message, HINTS.get(n.code))
+        for n in plan.notices
+    ]
     found += _unread_adapter(agent, plan.agents[0])
+    found += _padding(plan)
+    return [*found, *_origin(plan, records)]
+
+
+def _origin(plan: Plan, records: Mapping[str, Measures]) -> list[Finding]:
+    """Is it trained from this base, and how much of it changed?"""
+    agent, whole = plan.agent_names[0], total(1, list(records.values()))
     elements = whole.overlap.elements
-    exact, density = (
-        int(whole.masks[0, MASKS.index("exact")]),
-        whole.overlap.changed(0) / max(elements, 1),
-    )
+    if not whole.masks[0, MASKS.index("exact")]:
+        evidence = f"0 of {elements:,} elements differ from the base"
+        hint = (
+            "was the training saved? an adapter that was never folded in is given as MODEL+ADAPTER"
+        )
+        return [Finding("error", agent, "identical", evidence, hint)]
     # Norm weights are close to 1 in every model, so that only matrices tell where a model comes from.
     matrices = [records[t.name] for t in plan.merged if len(t.output.shape) > 1]
     origin = total(1, matrices) if matrices else whole
     base_norm, norm = math.sqrt(origin.gram[0, 0]), math.sqrt(origin.gram[1, 1])
     relative = norm / base_norm if base_norm else 0.0
     cosine = _cosine_of_values(origin)
-    if exact == 0:
-        hint = (
-            "was the training saved? an adapter that was never folded in is given as MODEL+ADAPTER"
-        )
-        return [
-            *found,
-            Finding(
-                "error",
-                agent,
-                "identical",
-                f"0 of {elements:,} elements differ from the base",
-                hint,
-            ),
-        ]
     if relative > FAR and cosine < UNLIKE:
         evidence = (
             f"its values have a cosine of {cosine:.2g} with the base's, and differ by {relative:.2g} of their length:"
             " probably not derived from this base"
         )
         hint = "merging models of different origin gives noise; look for the base that it was trained from"
-        return [*found, Finding("error", agent, "another-base", evidence, hint)]
+        return [Finding("error", agent, "another-base", evidence, hint)]
+    density = whole.overlap.changed(0) / max(elements, 1)
+    evidence = f"derived from the base (relative norm {relative:.2g}), density {density:.1%}"
+    found = [Finding("ok", agent, "derived", evidence)]
     if density > DENSE:
         evidence = f"{density:.1%} of all elements changed: with little left unique, RAM comes close to averaging"
         hint = "compare with task_arithmetic and ties, or count with `mask: grid` if it is stored wider than the base"
         found.append(Finding("warning", agent, "dense", evidence, hint))
-    if not any(f.severity == "warning" for f in found):
-        evidence = f"derived from the base (relative norm {relative:.2g}), density {density:.1%}"
-        found.append(Finding("ok", agent, "derived", evidence))
     return found
+
+
+def _padding(plan: Plan) -> list[Finding]:
+    """Embedding rows beyond the last token: no text reaches them, so what changed there is not training."""
+    base, agent, name = plan.base, plan.agents[0], plan.agent_names[0]
+    ids = token_ids(base.directory)
+    tables = [t for t in plan.merged if is_vocabulary_tensor(t.name) and len(t.output.shape) == 2]
+    table = min(tables, key=lambda t: "embed" not in t.name, default=None)  # rather than the head
+    if not ids or table is None or table.agents[0] is None:
+        return []
+    first, (rows, width) = max(ids.values()) + 1, table.output.shape
+    if rows <= first:
+        return []
+    ours, theirs = np.empty((2, rows - first, width))
+    for checkpoint, spec, room in ((base, table.base, ours), (agent, table.agents[0], theirs)):
+        read_numbers(checkpoint, spec.name, first * width, rows * width, room.reshape(-1))
+    moved = int((ours != theirs).any(axis=1).sum())
+    where = f"`{table.name}` has {rows - first} rows beyond the last token, {first - 1}"
+    if not moved:
+        return [Finding("note", name, "padded-rows", f"{where}; none changed")]
+    hint = "weight decay or a trainer's padding does that; they count as changes, and do no harm to answers"
+    return [Finding("note", name, "padded-rows", f"{where}; {moved} of them changed", hint)]
 
 
 def _unread_adapter(name: str, agent: Checkpoint) -> list[Finding]:

@@ -28,6 +28,8 @@ def render(data: Json) -> str:
     parts = [_head(data), _agents(data)]
     if data["pairs"]:
         parts.append(_pairs(data))
+    if data.get("dilution"):
+        parts.append(_dilution(data))
     parts.append(_heat_map(data))
     return "\n\n".join(parts)
 
@@ -61,12 +63,18 @@ def _agents(data: Json) -> str:
         masks = a["density_by_mask"]
         rows.append(
             (
-                a["name"], a["dtype"], percent(a["density"]), compact(a["unique"]), compact(a["shared"]),
+                a["name"], a["dtype"], percent(a["density"]), *(percent(s) for s in _regions(a)),
                 number(a["rho"]), number(a["lambda"], 4), number(a["relative_norm"]), number(a["largest"]),
                 percent(a["sign_conflict"]), percent(masks["exact"]), percent(masks["grid"]),
             )
         )  # fmt: skip
     return table(rows, left=2)
+
+
+def _regions(agent: Json) -> tuple[float, float]:
+    """Unique and shared elements as shares of what the agent changed."""
+    changed = max(agent["changed"], 1)
+    return agent["unique"] / changed, agent["shared"] / changed
 
 
 def _pairs(data: Json) -> str:
@@ -78,6 +86,18 @@ def _pairs(data: Json) -> str:
         )
         for p in data["pairs"]
     ]  # fmt: skip
+    return table(rows)
+
+
+def _dilution(data: Json) -> str:
+    """What of each agent is left after each method: projections on its unique and its shared elements."""
+    names = [a["name"] for a in data["agents"]]
+    rows = [
+        ("what is left of", *(f"{n} {region}" for n in names for region in ("unique", "shared")))
+    ]
+    for row in data["dilution"]:
+        parts = (a[region]["projection"] for a in row["agents"] for region in ("unique", "shared"))
+        rows.append((row["method"], *(number(part) for part in parts)))
     return table(rows)
 
 

@@ -92,12 +92,18 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def preflight(out: Path, nbytes: int) -> None:
-    """Whether ``nbytes`` fit beside ``out``.
+    """Whether a directory may be made at ``out``, and ``nbytes`` fit there.
 
     Raises:
-        OutputError: names both numbers.
+        OutputError: no permission, or both numbers.
     """
-    free = free_bytes(resolved(out).parent)
+    above = next(p for p in resolved(out).parents if p.exists())
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise OutputError(
+            f"`{out}` cannot be made: `{above}` may not be written to",
+            hint="choose another --out, or change the directory's permissions",
+        )
+    free = free_bytes(above)
     if free < nbytes:
         raise OutputError(
             f"the output at `{out}` needs {nbytes:,} bytes, {free:,} are free",

@@ -7,7 +7,8 @@ found before a byte is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,11 @@ def check_tokens(base: Checkpoint, agents: Mapping[str, Checkpoint]) -> Findings
         if theirs is not None and theirs is not ours:
             problems += _contradictions(name, ours, theirs)
             notices += _only_in_agent(name, ours, theirs)
-        notices += _other_specials(name, special, special_ids(agent, theirs))
+            notices += _other_merges(name, base.directory, agent.directory)
+        own = special_ids(agent, theirs)
+        if own != special:
+            notices += _disagreements(f"agent {shown(name)}", own)
+        notices += _other_specials(name, special, own)
         notices += _other_template(name, base.directory, agent.directory)
     return Findings(tuple(problems), tuple(notices))
 
@@ -113,6 +118,20 @@ def _only_in_agent(
     some = ", ".join(f"{shown(t)} ({i})" for i, t in new[:10])
     text = f"agent {shown(agent)} has {len(new)} tokens that the base lacks: {some}"
     return [Notice("tokens-added", text, tuple(t for _, t in new))]
+
+
+def _other_merges(agent: str, ours: Path | None, theirs: Path | None) -> Iterable[Notice]:
+    """Merges of BPE tokenizers, whose order decides into which tokens a text falls."""
+    base, own = read_tokenizer(ours), read_tokenizer(theirs)
+    if base is None or own is None or base.merges == own.merges:
+        return
+    at = next((i for i, (a, b) in enumerate(zip(own.merges, base.merges, strict=False)) if a != b),
+              min(len(own.merges), len(base.merges)))  # fmt: skip
+    there, here = (
+        shown(" ".join(m[at])) if at < len(m) else "none" for m in (own.merges, base.merges)
+    )
+    text = f"the tokenizer of agent {shown(agent)} merges otherwise than the base's: merge {at} is {there}, not {here}"
+    yield Notice("merges-differ", text)
 
 
 def _too_high(ours: Mapping[str, int] | None, base: Checkpoint) -> list[MergeError]:
@@ -218,10 +237,23 @@ def _two_templates(who: str, directory: Path | None) -> Iterable[Notice]:
 
 
 def _other_template(agent: str, ours: Path | None, theirs: Path | None) -> Iterable[Notice]:
-    own = chat_template(theirs)
-    if own is not None and own != chat_template(ours):
-        text = f"agent {shown(agent)} was trained with another chat template than the base's"
-        yield Notice("chat-template", text)
+    own, base = chat_template(theirs), chat_template(ours)
+    if own is None or own == base:
+        return
+    text = f"agent {shown(agent)} was trained with another chat template than the base's"
+    if base is None:
+        yield Notice("chat-template", f"{text}, which has none")
+        return
+    number, there, here = _first_difference(
+        own.splitlines(keepends=True), base.splitlines(keepends=True)
+    )
+    yield Notice("chat-template", f"{text}: line {number} is {shown(there)}, not {shown(here)}")
+
+
+def _first_difference(theirs: Sequence[str], ours: Sequence[str]) -> tuple[int, str, str]:
+    """Number of the first line that differs, and both; lines past an end are empty."""
+    pairs = zip_longest(theirs, ours, fillvalue="")
+    return next(((i, a, b) for i, (a, b) in enumerate(pairs, 1) if a != b), (0, "", ""))
 
 
 # --- files -------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import numpy as np
 
 from ramerge._errors import IncompatibleError, MergeError
 from ramerge._types import TensorSpec
-from ramerge.checkpoint.base import Checkpoint
+from ramerge.checkpoint.base import Checkpoint, Notice
 from ramerge.checkpoint.facts import is_buffer, is_tied, is_vocabulary_tensor, tied_head
 from ramerge.checkpoint.files import shown
 from ramerge.checkpoint.views.layouts import renamed
@@ -37,7 +37,7 @@ class Harmony:
     Attributes:
         base: the base, as it is to be merged.
         agents: the agents likewise, in the given order.
-        decisions: what was changed, in words.
+        notices: what was changed.
         problems: what the options do not allow.
         tied: what config.json must say of the output head; None leaves it.
         vocab_size: what config.json must give; None leaves it.
@@ -47,7 +47,7 @@ class Harmony:
 
     base: Checkpoint
     agents: dict[str, Checkpoint]
-    decisions: list[str] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
     problems: list[MergeError] = field(default_factory=list)
     tied: bool | None = None
     vocab_size: int | None = None
@@ -57,6 +57,10 @@ class Harmony:
         """The base (None) and the agents by name."""
         yield None, self.base
         yield from self.agents.items()
+
+    def say(self, code: str, message: str) -> None:
+        """Note what was changed."""
+        self.notices.append(Notice(code, message))
 
     def patch(
         self, model: str | None, patches: Mapping[str, Patch], hidden: frozenset[str] = frozenset()
@@ -134,9 +138,10 @@ def _rename(harmony: Harmony, agent: str) -> None:
     harmony.patch(agent, patches, frozenset(used))
     if patches:
         name = min(patches)
-        harmony.decisions.append(
+        harmony.say(
+            "names-matched",
             f"{len(patches)} tensors of {_called(agent)} have other names, for example "
-            f"{shown(patches[name].segments[0].name)} for {shown(name)}"
+            f"{shown(patches[name].segments[0].name)} for {shown(name)}",
         )
 
 
@@ -160,8 +165,9 @@ def _head(harmony: Harmony) -> None:
                 harmony.patch(model, {}, frozenset({tie.head}))
                 if model is not None:
                     harmony.equal.append((model, tie.head, tie.embed))
-                harmony.decisions.append(
-                    f"{shown(tie.head)} of {_called(model)} is {shown(tie.embed)}: left out, tied"
+                harmony.say(
+                    "head-tied",
+                    f"{shown(tie.head)} of {_called(model)} is {shown(tie.embed)}: left out, tied",
                 )
         return
     for model, checkpoint in harmony.models():
@@ -170,8 +176,9 @@ def _head(harmony: Harmony) -> None:
     if is_tied(harmony.base.config):
         harmony.tied = False
         who = ", ".join(_called(model) for model in has_own)
-        harmony.decisions.append(
-            f"{shown(tie.head)} of {who} is not {shown(tie.embed)}: both are written, untied"
+        harmony.say(
+            "head-untied",
+            f"{shown(tie.head)} of {who} is not {shown(tie.embed)}: both are written, untied",
         )
 
 
@@ -244,7 +251,7 @@ def _resize(
             harmony.patch(model, {name: found})
     if wanted != rows[None]:
         harmony.vocab_size = wanted
-    harmony.decisions.append(f"{shown(name)} gets {wanted} rows (policy `{policy}`): {counts}")
+    harmony.say("rows-adjusted", f"{shown(name)} gets {wanted} rows (policy `{policy}`): {counts}")
 
 
 def _filled(name: str, wanted: int, sources: list[tuple[Checkpoint, int]]) -> Patch:
@@ -271,7 +278,9 @@ def _keep_extras(harmony: Harmony) -> None:
         new = [n for n in new if not is_buffer(checkpoint.spec(n))]
         added |= {name: alias(name, checkpoint, name) for name in new}
         if new:
-            harmony.decisions.append(f"added to the output from {_called(agent)}: {_listed(new)}")
+            harmony.say(
+                "tensors-added", f"added to the output from {_called(agent)}: {_listed(new)}"
+            )
     harmony.patch(None, added)
     for agent in harmony.agents:
         harmony.patch(agent, added)
@@ -289,7 +298,7 @@ def _missing(harmony: Harmony, agent: str, extra: Extra) -> None:
         harmony.problems.append(_lost(agent, lost, ours, theirs))
         return
     harmony.patch(agent, {name: alias(name, harmony.base, name) for name in lost})
-    harmony.decisions.append(f"{_called(agent)} lacks {_listed(lost)}: the base's are taken")
+    harmony.say("base-taken", f"{_called(agent)} lacks {_listed(lost)}: the base's are taken")
 
 
 def _lost(
@@ -318,4 +327,4 @@ def _surplus(harmony: Harmony, agent: str, extra: Extra) -> None:
         return
     harmony.patch(agent, {}, frozenset(more))
     if more:
-        harmony.decisions.append(f"left out of {_called(agent)}: {_listed(more)}")
+        harmony.say("tensors-left-out", f"left out of {_called(agent)}: {_listed(more)}")
