@@ -245,13 +245,15 @@ def test_command_line(tmp_path, monkeypatch):
     from ramerge.lab.stories import report as stories_report
     from ramerge.lab.stories import study as stories
 
-    monkeypatch.setattr(stories, "run", lambda place, cells, **_: [place.source.name, *cells])
+    ran = []
+    monkeypatch.setattr(stories, "run", lambda place, cells, **_: ran.append(place.source))
+    monkeypatch.setattr(stories, "finished", lambda cache, cells: cells)
     monkeypatch.setattr(stories_report, "write", lambda found, out, planned: [f"{found} {planned}"])
-    done = CliRunner().invoke(app, ["stories", str(tmp_path), "--regime", "bf16", "--seeds", "2"])
-    assert done.exit_code == 0
-    assert tmp_path.name in done.stdout
-    assert "bf16" in done.stdout
-    assert done.stdout.strip().endswith("2")
+    asked = ["stories", str(tmp_path), "--regime", "bf16", "--seeds", "2"]
+    done = [CliRunner().invoke(app, [*asked, *more]) for more in ([], ["--report-only"])]
+    assert [d.exit_code for d in done] == [0, 0]
+    assert done[0].stdout == done[1].stdout == f"{stories.cells(['bf16'], 2)} 2\n"
+    assert ran == [tmp_path]
 
 
 def test_a_report_needs_results(tmp_path):

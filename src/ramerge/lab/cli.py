@@ -108,6 +108,9 @@ def stories(
     cache: Cache = Path("lab-cache"),
     out: Out = Path("lab"),
     jobs: Jobs = 2,
+    report_only: Annotated[
+        bool, typer.Option("--report-only", help="Only of the cells that are scored so far.")
+    ] = False,
 ) -> None:
     """The same study from a base with real pre-training: llama2.c's stories260K.
 
@@ -120,7 +123,13 @@ def stories(
 
     regimes = [regime_named(r) for r in regime] if regime else list(REGIMES)
     cells = study.cells(regimes, seeds or study.SEEDS)
-    found = study.run(study.Place(source, cache), cells, jobs=jobs, log=_log)
+    if not report_only:
+        study.run(study.Place(source, cache), cells, jobs=jobs, log=_log)
+    found = study.finished(cache, cells)
+    if not found:
+        raise ConfigError(
+            f"`{cache}` holds no results of stories", hint="without --report-only they are made"
+        )
     for path in report.write(found, out, planned=len(cells)):
         typer.echo(str(path))
 

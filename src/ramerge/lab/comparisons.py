@@ -66,9 +66,19 @@ def better(results: Named) -> Part:
     for regime, found in results.items():
         for trial in trials(found):
             lost = min(trial.retention, key=lambda e: e.low)
+            least = min((c.everything for c in trial.against), key=lambda e: e.value)
             differences = [f"{points(c.tasks)}, p {p_value(c.p)}" for c in trial.against]
             verdict = "holds" if trial.holds else "no"
-            rows.append([f"{trial.label} · scaled", regime, *differences, points(lost), verdict])
+            rows.append(
+                [
+                    f"{trial.label} · scaled",
+                    regime,
+                    *differences,
+                    points(lost),
+                    points(least),
+                    verdict,
+                ]
+            )
             won.setdefault(trial.label, []).extend([regime] if trial.holds else [])
     said = [
         f"{label}: in {len(regimes)} of {len(results)} regimes"
@@ -79,7 +89,14 @@ def better(results: Named) -> Part:
         verdict = "A rule beats all three without losing retention: " + "; ".join(said) + "."
     else:
         verdict = "No rule beats all three without losing retention, in any regime."
-    header = ["rule", "regime", *(f"− {name}" for name, _ in RIVALS), "retention", "verdict"]
+    header = [
+        "rule",
+        "regime",
+        *(f"− {name}" for name, _ in RIVALS),
+        "retention",
+        "all four",
+        "verdict",
+    ]
     text = [verdict, *wording.paragraphs(wording.BETTER, tolerated=f"{100 * TOLERATED:g}")]
     return Part("Does a rule beat RAM+, TIES and task arithmetic?", text, [Table(header, rows)])
 

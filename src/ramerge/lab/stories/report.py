@@ -20,7 +20,7 @@ from ramerge.lab.stories.agents import AGENTS
 from ramerge.lab.stories.bench import TEST, VALIDATION
 from ramerge.lab.stories.study import rewards
 from ramerge.lab.stories.tasks import NEW, SENTENCES, TASKS
-from ramerge.lab.wording import paragraphs
+from ramerge.lab.wording import LONELY, paragraphs
 
 TITLE = "The miniature study on stories260K: results"
 WHAT = """
@@ -38,8 +38,8 @@ the other study.
 {cells}. {done} of the {planned} planned cells are in this report. {test} test openings and
 {validation} others for tuning, the same for every model and task, with the same sampling noise.
 Intervals are 95 % bootstrap intervals over agent seeds and openings; openings are drawn once for all
-tasks. There is one base, so nothing here speaks for other bases, and with {seeds} seeds a regime the
-variation between agents is known roughly: intervals may be too short. Scores are percentages,
+tasks. There is one base, so nothing here speaks for other bases; the variation between agents is known
+from few seeds, so intervals may be too short. Scores are percentages,
 differences are points.
 """
 SAVED = """
@@ -103,8 +103,10 @@ def _what(results: Mapping[str, Results], planned: int) -> Part:
         planned=planned,
         test=TEST,
         validation=VALIDATION,
-        seeds=min(len(f.cells) for f in results.values()),
     )
+    lonely = [f"`{r}`" for r, f in results.items() if len(f.cells) < 2]
+    if lonely:
+        text += paragraphs(LONELY, regimes=", ".join(lonely))
     return Part("What was run", text + paragraphs(SAVED))
 
 
