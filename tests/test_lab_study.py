@@ -193,11 +193,13 @@ def pretended(gains, retention):
 def test_a_rule_holds_when_it_beats_all_three_and_keeps_retention():
     gains = {"gram": 0.1, "gram_small": 0.1, "gram_union": 0.1, "ties": -0.1}
     found = pretended({**gains, "tsv_m": -0.05}, {"gram_small": 0.8, "gram_union": 0.95})
-    verdicts = {t.label: t.holds for t in analysis.trials(found)}
+    verdicts = {t.label: t.holds for t in analysis.trials({"bf16": found})["bf16"]}
     wanted = {"Gram": True, "Gram, smaller side": False, "Gram ∪ RAM": True, "TSV-M": False}
     assert verdicts == wanted  # the smaller side gained as much, and lost retention
     one_rival = pretended({"gram": 0.1, "ta_sum": 0.1}, {})
-    assert not any(t.holds for t in analysis.trials(one_rival))
+    assert not any(t.holds for t in analysis.trials({"bf16": one_rival})["bf16"])
+    alone, among = (analysis.trials(r)["bf16"][0].against[0].p for r in ({"bf16": found}, {"bf16": found, "natural": one_rival}))  # fmt: skip
+    assert among > alone  # more questions, one family
     text = comparisons.better({"bf16": found}).text[0]
     assert "Gram: in 1 of 1 regimes (bf16)" in text
     assert "TSV-M: in 0 of 1 regimes" in text
@@ -207,7 +209,7 @@ def test_a_rival_enters_with_the_tuning_that_validation_prefers():
     found = pretended({"gram": 0.1}, {})
     better = found.rewards["gram", "scaled"]
     found.rewards["ties", "tuned"], found.validation["ties", "tuned"] = better, 1.0
-    against = next(t for t in analysis.trials(found) if t.label == "Gram").against
+    against = analysis.trials({"bf16": found})["bf16"][0].against
     assert [c.label for c in against][1] == "Gram − TIES, tuned"
     assert against[1].tasks.value == 0
 

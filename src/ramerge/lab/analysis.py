@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -241,29 +241,40 @@ class Trial:
         )
 
 
-def trials(results: Results) -> list[Trial]:
-    """Whether a rule beats the published ones at equal tuning; twelve contrasts, one family.
+def trials(regimes: Mapping[str, Results]) -> dict[str, list[Trial]]:
+    """Whether a rule beats the published ones at equal tuning, regime by regime.
 
     A rival enters as *tuned* or as *scaled*, whichever is better on validation: eight looks each.
+    All differences of all regimes are one family: nothing here was planned.
     """
+    found = {regime: _trials(results) for regime, results in regimes.items()}
+    every = [c for rules in found.values() for trial in rules for c in trial.against]
+    adjusted = iter(st.holm([c.tasks.p for c in every]))
+    return {
+        regime: [
+            replace(trial, against=[replace(c, p=next(adjusted)) for c in trial.against])
+            for trial in rules
+        ]
+        for regime, rules in found.items()
+    }
+
+
+def _trials(results: Results) -> list[Trial]:
     rivals = [(label, _best_variant(results, arm)) for label, arm in RIVALS]
-    asked: list[tuple[str, Key, Key, str]] = [
-        (f"{lead} − {rival}, {key[1]}", (arm, "scaled"), key, "")
-        for lead, arm in LEADS
-        for rival, key in rivals
-        if (arm, "scaled") in results.rewards and key in results.rewards
-    ]
-    contrasts = family(results, asked)
-    kept = [
-        st.contrast(results.rewards[a], results.rewards[b], results.draws, st.retention)
-        for _, a, b, _ in asked
-    ]
-    each = len(rivals)
-    there = [label for label, arm in LEADS if (arm, "scaled") in results.rewards]
-    return [
-        Trial(label, contrasts[at : at + each], kept[at : at + each])
-        for label, at in zip(there, range(0, len(asked), each), strict=True)
-    ]
+    found = []
+    for lead, arm in LEADS:
+        ours = (arm, "scaled")
+        pairs = [(f"{lead} − {rival}, {key[1]}", ours, key, "") for rival, key in rivals]
+        against = family(results, pairs)
+        if len(against) == len(RIVALS):
+            kept = [
+                st.contrast(
+                    results.rewards[ours], results.rewards[key], results.draws, st.retention
+                )
+                for _, key in rivals
+            ]
+            found.append(Trial(lead, against, kept))
+    return found
 
 
 def _best_variant(results: Results, arm: str) -> Key:

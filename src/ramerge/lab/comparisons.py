@@ -63,8 +63,8 @@ def better(results: Named) -> Part:
     """Whether any rule of the search beats the published ones."""
     rows: list[list[str]] = []
     won: dict[str, list[str]] = {}
-    for regime, found in results.items():
-        for trial in trials(found):
+    for regime, rules in trials(results).items():
+        for trial in rules:
             lost = min(trial.retention, key=lambda e: e.low)
             least = min((c.everything for c in trial.against), key=lambda e: e.value)
             differences = [f"{points(c.tasks)}, p {p_value(c.p)}" for c in trial.against]
