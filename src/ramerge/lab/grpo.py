@@ -97,9 +97,7 @@ def optimise(
         the agent's fp32 weights, and the mean reward of every batch.
     """
     weights = {n: w.clone().requires_grad_() for n, w in base.items()}
-    optimiser = torch.optim.AdamW(
-        weights.values(), lr=settings.rate, betas=(0.9, 0.95), weight_decay=0.0
-    )
+    optimiser = torch.optim.AdamW(weights.values(), settings.rate, (0.9, 0.95), weight_decay=0.0)
     generator = torch.Generator().manual_seed(settings.seed)
     rewards = []
     for step in range(settings.steps):
@@ -113,13 +111,8 @@ def optimise(
             continue  # every sample of every group has the same reward: nothing to learn from
         for _ in range(settings.epochs):
             optimiser.zero_grad(set_to_none=True)
-            _backward(
-                weights, base, shape=shape, turns=turns, advantages=advantages, settings=settings
-            )
-            if masks is not None:
-                for name, w in weights.items():
-                    w.grad.mul_(masks[name])
-            torch.nn.utils.clip_grad_norm_(weights.values(), 1.0)
+            _backward(weights, base, turns, advantages, shape=shape, settings=settings)
+            _bound(weights, masks)
             optimiser.step()
             if after_step is not None:
                 after_step(weights)
@@ -142,10 +135,10 @@ def _advantages(rewards: Tensor) -> Tensor:
 def _backward(
     weights: Mapping[str, Tensor],
     base: Mapping[str, Tensor],
-    *,
-    shape: Shape,
     turns: list[Turn],
     advantages: Tensor,
+    *,
+    shape: Shape,
     settings: Settings,
 ) -> None:
     """Add the gradient of the clipped objective, the mean over sampled tokens, turn by turn."""
@@ -167,6 +160,14 @@ def _backward(
             apart = behind - logprobs
             objective = objective - settings.kl * (apart.exp() - apart - 1)
         (-(objective * spoken).sum() / tokens).backward()
+
+
+def _bound(weights: Mapping[str, Tensor], masks: Mapping[str, Tensor] | None) -> None:
+    """Keep the gradient inside the masks, and its norm within 1."""
+    if masks is not None:
+        for name, w in weights.items():
+            w.grad.mul_(masks[name])
+    torch.nn.utils.clip_grad_norm_(weights.values(), 1.0)
 
 
 def answer_logprobs(
