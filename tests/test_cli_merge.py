@@ -160,7 +160,7 @@ def test_a_missing_model_is_3(tmp_path, models, capsys):
     gone = tmp_path / "gone"
     command = merge_of(models["base"], gone, tmp_path / "m")
     assert run(command) == 3
-    assert f"error: `{gone}` does not exist\n" in capsys.readouterr().err
+    assert f"error: agent `gone`: `{gone}` does not exist\n" in capsys.readouterr().err
 
 
 def test_a_truncated_model_is_3_and_leaves_nothing(models, tmp_path, capsys):

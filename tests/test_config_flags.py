@@ -120,7 +120,7 @@ def test_programs_give_values_and_names():
         agents=["coder=runs/a", "tool=runs/b"],
         settings=["r=0.2", "coder.weight=[0,1]", "tool.weight={filter: mlp, value: 2}"],
     )
-    with pytest.raises(ConfigError, match=r"^parameter r: `r`: `x` is not a number"):
+    with pytest.raises(ConfigError, match=r"^parameters: `r`: `x` is not a number"):
         flags(agents=["a"], parameters={"r": "x"})
 
 

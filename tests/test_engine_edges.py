@@ -10,6 +10,7 @@ import pytest
 
 import oracle
 from ramerge._errors import ConfigError, IncompatibleError, NumericError
+from ramerge._types import DType
 from test_engine_oracle import DTYPES, bits, model_set, run, same
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -317,8 +318,8 @@ def test_fisher_in_memory_is_refused_by_name():
 def test_changes_that_cancel_are_not_lost_to_rounding():
     base = {"w": np.zeros(4, np.float32)}
     up, down = np.array([1, 1, 0, 0], np.float32), np.array([-1, 0, 0, 0], np.float32)
-    _, outcome, _ = run(base, [{"w": up}, {"w": down}], "ram")
-    assert outcome.records["w"].tallies[0] == (2, 0)
+    _, outcome, _ = run(base, [{"w": up}, {"w": down}], "ram", out_dtype=DType.BF16)
+    assert outcome.records["w"].lost == (0, 0, 0)
 
 
 @pytest.mark.parametrize(("method", "parameters"), [("ram", {}), ("ram_plus", {"r": 0.0})])
@@ -332,3 +333,29 @@ def test_no_sample_is_read_where_lambda_cannot_vary(method, parameters, monkeypa
     assert outcome.lambdas["model"] == (1.0, 1.0, 1.0)
     with pytest.raises(AssertionError, match="sampled"):
         run(base, agents, "ram_plus", {"r": 0.1})
+
+
+@pytest.mark.parametrize("chunk", [1024, 131_072])
+@pytest.mark.parametrize("base_dtype", [BF16, np.dtype(np.float32), np.dtype(np.float64)])
+@pytest.mark.parametrize("method", ["ram_plus", "task_arithmetic", "ties", "dare_ties", "iso_c"])
+def test_what_rounding_takes_is_counted_exactly_and_dropping_is_not_rounding(
+    method, base_dtype, chunk
+):
+    if method == "iso_c" and base_dtype.itemsize == 8:
+        pytest.skip("float32 outputs say nothing of float64 arithmetic's last digits")
+    base, agents = model_set(
+        5, 3, base_dtype=base_dtype, agent_dtypes=[base_dtype] * 3, sizes=[(40, 50), (7,)],
+        densities=[0.05, 0.5, 0.6],
+    )  # fmt: skip
+    parameters = {"lambda": 0.01} if method == "task_arithmetic" else {}
+    exact, whole, _ = run(base, agents, method, parameters, out_dtype=DType.F64, chunk=chunk)
+    assert all(r.lost == (0, 0, 0, 0) for r in whole.records.values()), "nothing is rounded"
+    _, outcome, _ = run(base, agents, method, parameters, out_dtype=DType.BF16, chunk=chunk)
+    for name, tensor in base.items():
+        x, y = tensor.astype(exact[name].dtype), exact[name]
+        taken = (y != x) & (y.astype(BF16) == x.astype(BF16))
+        epsilon = 1e-5 if method == "ram_plus" else 0.0
+        by = [np.abs(a[name].astype(x.dtype) - x) > x.dtype.type(epsilon) for a in agents]
+        expected = [int((taken & np.any(by, axis=0)).sum()), *(int((taken & c).sum()) for c in by)]
+        assert list(outcome.records[name].lost) == expected, name
+    assert method != "task_arithmetic" or sum(r.lost[0] for r in outcome.records.values()) > 0

@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 
 import ramerge
 from helpers_models import read_tensors, save_agent, save_base, write_tensors
-from ramerge.report import svg
 from ramerge.report.health import HINTS
 from ramerge.report.html import page
 from test_vectors import CASES
@@ -192,19 +191,6 @@ def test_hostile_names_stay_text(report, name):
     assert json.loads(embedded)["agents"][0]["name"] == name
 
 
-def test_masks_that_agree_are_one_bar_and_others_are_named():
-    same = svg.grouped_bars([("a", [("abs", 0.5), ("exact", 0.5)], "red")], "masks")
-    other = svg.grouped_bars([("a", [("abs", 0.25), ("exact", 0.5)], "red")], "masks")
-    assert same.count("<rect") == 1 and "50.0 % under all masks" in same
-    assert other.count("<rect") == 2 and "25.0 % abs" in other and "50.0 % exact" in other
-
-
-def test_long_names_are_cut_beside_charts_and_whole_where_one_hovers():
-    name = "a-name-that-is-much-too-long-for-a-label"
-    chart = svg.upset([name, "b"], [((name, "b"), 3), (("b",), 1)], 10, "overlap")
-    assert f">{name[:19]}…<" in chart and f"only {name} + b: 3 elements" in chart
-
-
 def test_the_page_loads_nothing(report):
     html = report.to_html()
     assert "default-src 'none'" in html
@@ -280,12 +266,6 @@ def test_in_a_browser_charts_stand_and_sliders_move_lambda(report, browser, tmp_
     after = browser.script("return [...document.querySelectorAll('.lam')].map(c => c.textContent)")
     expected = [1 + 0.5 * min(a["rho"], 1.0) for a in report.data["agents"]]
     assert [float(v) for v in after] == pytest.approx(expected, rel=1e-3) and before != after
-    cells = browser.script(
-        "return [...document.querySelectorAll('figure g text')].map(t => t.textContent)"
-    )
-    pairs = report.data["pairs"]
-    assert cells[: len(pairs)] == [svg.number(round(p["ratio"], 3), 2) for p in pairs]
-    assert len(cells) == 3 * len(pairs)
     browser.call("POST", "/window/rect", {"width": 500, "height": 900})
     sideways = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert browser.script(sideways) <= 0, "only charts scroll sideways, never the page"
@@ -374,6 +354,7 @@ def test_every_code_of_a_notice_is_in_the_docs():
     page = (root / "docs" / "probe.md").read_text()
     assert len(codes) > 25
     assert [c for c in sorted(codes | set(HINTS)) if f"`{c}`" not in page] == []
+    codes |= {"buffers-copied", "excluded", "consolidated-ignored", "weights-ignored"}  # in tables
     assert set(HINTS) <= codes, "hints are for codes that exist"
 
 

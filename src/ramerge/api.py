@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ramerge import engine, session, summary
-from ramerge._errors import ConfigError, MergeError
+from ramerge._errors import ConfigError, MergeError, raise_problems
 from ramerge.checkpoint.base import OutputFile
 from ramerge.checkpoint.files import public_source
 from ramerge.checkpoint.memory import MemoryCheckpoint, MemorySink
@@ -287,9 +287,14 @@ def doctor(
     job = session.job(None, base=base, agents=agents, method="ram_plus", nonfinite="error")
     if job.base is None:
         raise ConfigError("doctor needs a base to compare with", hint="give it as --base")
-    open_checkpoint(job.base, allow_pickle=allow_pickle).close()
+    try:
+        open_checkpoint(job.base, allow_pickle=allow_pickle).close()
+    except MergeError as error:
+        raise_problems(session.named("the base", job.base, error))
     findings = [
-        Finding("error", "base", "identical", note) for note in job.notes if note == session.SELF
+        Finding("error", "base", "identical", note, "leave it out")
+        for note in job.notes
+        if note == session.SELF
     ]
     count = threads or session.default_threads()
     for agent in job.agents:

@@ -22,17 +22,18 @@ import numpy as np
 
 from ramerge import numeric
 from ramerge._errors import IncompatibleError
-from ramerge._types import F64, I64, Bytes
+from ramerge._types import F64, I64
 from ramerge.checkpoint.base import Sink
 from ramerge.chunks import Executor, Observer, Progress, Task, Worker, ignore, stream
 from ramerge.kernels import codec, fuse, limits, sample
 from ramerge.methods import rules
-from ramerge.methods.base import Context, Method, keywords
+from ramerge.methods.base import Context
 from ramerge.planning import CHUNK, Plan, TensorPlan
 from ramerge.probes import measure as measures
 from ramerge.probes.measure import ChunkMeasures, Measures, extend, nothing
 from ramerge.probes.overlap import Overlap
 from ramerge.records import ChunkRecord, Outcome, TensorRecord, fold
+from ramerge.whole import whole_tensor_kernel
 
 R = TypeVar("R")
 # For the guess one block in `SAMPLED` is read, at least one of each tensor and `sample.MOST` of each group. `DOUBT` is the
@@ -317,11 +318,14 @@ def merge_chunk(
     streams = 0 if kept else len(w.codes)  # nobody read the agents of an excluded tensor
     auxiliary = 0 if kept else len(plan.auxiliary)
 
+    lost = np.zeros(1 + len(plan.agents), np.int64)
+
     def run() -> tuple[int, I64]:
         table = _table(w)
+        lost[:] = 0
         flags = kernel(
             w.base, w.base_code, w.agents[:streams], w.codes[:streams], w.n, task.start, w.real(plan.epsilon),
-            plan.grid, auxiliary, coefficients, w.out, out_code, w.scratch, table, w.patterns[: w.n],
+            plan.grid, auxiliary, coefficients, w.out, out_code, w.scratch, table, w.patterns[: w.n], lost,
         )  # fmt: skip
         return flags, table
 
@@ -329,7 +333,7 @@ def merge_chunk(
     sink.write(tensor.name, task.start, piece)
     if kept:
         return ChunkRecord(Overlap(agents=len(plan.agents)))
-    return ChunkRecord(_overlap(w, table), *diagnose(w, task, out_code))
+    return ChunkRecord(_overlap(w, table), diagnose(w, task, out_code), lost)
 
 
 def recipe(
@@ -354,47 +358,17 @@ def recipe(
     return kernel, method.coefficients(context, tensor.values)
 
 
-def diagnose(worker: Worker, task: Task, out_code: int) -> tuple[tuple[F64, ...], I64]:
-    """Sampled blocks of the merged chunk: partial sums per block, tallies over all of them."""
+def diagnose(worker: Worker, task: Task, out_code: int) -> tuple[F64, ...]:
+    """Partial sums of the sampled blocks of the merged chunk."""
     w, plan, agents = worker, worker.plan, len(worker.plan.agents)
     starts = sample.blocks(task.tensor.output.elements)
     partial = []
-    tallies = np.zeros((1 + agents, 2), np.int64)
     for start in starts[(starts >= task.start) & (starts < task.stop)]:
         sums = np.zeros((2, agents))
         at = int(start) - task.start
         sample.diagnose(
             w.base, w.base_code, w.agents, w.codes, at, min(limits.BLOCK, w.n - at), w.real(plan.epsilon),
-            plan.grid, len(plan.auxiliary), w.out, out_code, w.scratch, sums, tallies,
+            plan.grid, len(plan.auxiliary), w.out, out_code, w.scratch, sums,
         )  # fmt: skip
         partial.append(sums)
-    return tuple(partial), tallies
-
-
-def whole_tensor_kernel(method: Method, tensor: TensorPlan) -> Callable[..., Any]:
-    """A numpy method in the shape of a fused kernel; its chunk is the whole tensor."""
-
-    def kernel(
-        base: Bytes, base_code: int, agents: Any, codes: I64, n: int, start: int, epsilon: Any, grid: Any,
-        auxiliary: int, context: Context, out: Bytes, out_code: int, scratch: Any, counts: I64, patterns: Any,
-    ) -> int:  # fmt: skip
-        assert start == 0 and n == tensor.output.elements, "whole-tensor methods see whole tensors"
-        flags = fuse.count(
-            base, base_code, agents, codes, n, epsilon, grid, auxiliary, scratch, counts, patterns
-        )
-        if n == 0:
-            return 0
-        values = np.empty((1 + codes.size, n), context.real)
-        fuse.decode_whole(base, base_code, n, values[0])
-        for t in range(codes.size):
-            fuse.decode_whole(agents[t], codes[t], n, values[1 + t])
-        shaped = values.reshape(len(values), *tensor.output.shape)
-        merged = method.function(
-            shaped[0], shaped[1:], tensor.name, **keywords(method.function, tensor.values)
-        )
-        y = np.ascontiguousarray(merged, dtype=context.real).reshape(-1)
-        y = np.where(y == values[0], values[0], y)
-        flags |= fuse.encode_whole(y, out_code, n, out)
-        return int(flags)
-
-    return kernel
+    return tuple(partial)

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from ramerge import compat
 from ramerge._errors import ConfigError, IncompatibleError, MergeError, raise_problems
 from ramerge._types import DType, Json, TensorSpec
+from ramerge.checkpoint.adapters.unread import unread_adapters
 from ramerge.checkpoint.base import Checkpoint, Layout, Notice
 from ramerge.checkpoint.facts import block_of, is_buffer, module_of
 from ramerge.checkpoint.output.configs import Findings, check_configs
@@ -268,14 +269,12 @@ def plan(
 
 
 def _side_findings(job: Job, base: Checkpoint, agents: Mapping[str, Checkpoint]) -> list[Findings]:
-    """What the side files of the models as they are say against this merge.
-
-    A job with a tokenizer of its own, or with slices, has settled both: its views no longer are what their configs say.
-    """
+    """What the models' side files say against this merge; slices, or a tokenizer of the job's own, settle both."""
     if job.tokenizer is not None or job.slices:
         return []
     found = [check(base, agents) for check in (check_configs, check_tokens)]
-    return [*found, Findings((), generation_config_problems(base.directory))]
+    beside = (*generation_config_problems(base.directory), *unread_adapters(agents))
+    return [*found, Findings((), beside)]
 
 
 def _notices(inputs: Inputs) -> list[Notice]:

@@ -15,11 +15,17 @@ from ramerge.probes.overlap import Overlap
 
 @dataclass(frozen=True, slots=True)
 class ChunkRecord:
-    """What one chunk left behind. ``sums`` and ``tallies`` as in `kernels.sample.diagnose`; per sampled block."""
+    """What one chunk left behind.
+
+    Attributes:
+        overlap: exact contributor patterns.
+        sums: of each sampled block, as in `kernels.sample.diagnose`.
+        lost: int64 ``[1 + N]``, as in `kernels.fuse.count_lost`; None where nothing was merged.
+    """
 
     overlap: Overlap
     sums: tuple[F64, ...] = ()
-    tallies: I64 | None = None
+    lost: I64 | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +37,14 @@ class TensorRecord:
         lambdas: the λ it was merged with; None when it was only counted.
         moved: per agent, Σ (merged - base)·τ over sampled unique elements.
         squared: per agent, Σ τ² over them.
-        tallies: ``[1 + N][2]``: sampled changed elements, and those lost to rounding; row 0 of any agent.
+        lost: ``[1 + N]``: changed elements that rounding made the base's again, of any agent and of each.
     """
 
     overlap: Overlap
     lambdas: tuple[float, ...] | None
     moved: tuple[float, ...] = ()
     squared: tuple[float, ...] = ()
-    tallies: tuple[tuple[int, int], ...] = ()
+    lost: tuple[int, ...] = ()
 
     def to_json(self) -> Json:
         """For the journal; floats survive exactly."""
@@ -47,7 +53,7 @@ class TensorRecord:
             "lambdas": self.lambdas,
             "moved": self.moved,
             "squared": self.squared,
-            "tallies": self.tallies,
+            "lost": self.lost,
         }
 
     @classmethod
@@ -58,7 +64,7 @@ class TensorRecord:
             tuple(record["lambdas"]),
             tuple(record["moved"]),
             tuple(record["squared"]),
-            tuple((a, b) for a, b in record["tallies"]),
+            tuple(record["lost"]),
         )
 
 
@@ -78,13 +84,11 @@ def fold(
 ) -> TensorRecord:
     """One record for a tensor. Float sums are exact over the fixed blocks, whatever chunks they lay in."""
     blocks = [block for chunk in chunks for block in chunk.sums]
-    tallies = sum(
-        (c.tallies for c in chunks if c.tallies is not None), np.zeros((1 + agents, 2), np.int64)
-    )
+    lost = sum((c.lost for c in chunks if c.lost is not None), np.zeros(1 + agents, np.int64))
     return TensorRecord(
         overlap=Overlap.total(agents, (c.overlap for c in chunks)),
         lambdas=lambdas,
         moved=tuple(math.fsum(b[0, t] for b in blocks) for t in range(agents)),
         squared=tuple(math.fsum(b[1, t] for b in blocks) for t in range(agents)),
-        tallies=tuple((int(a), int(b)) for a, b in tallies),
+        lost=tuple(map(int, lost)),
     )

@@ -13,7 +13,7 @@ from typing import Any
 from ramerge import summary
 from ramerge._errors import ConfigError, MergeError, ProblemsError, nearest, raise_problems
 from ramerge.checkpoint.base import Checkpoint, Notice
-from ramerge.checkpoint.files import public_source
+from ramerge.checkpoint.files import public_source, redacted
 from ramerge.checkpoint.open import open_checkpoint
 from ramerge.checkpoint.output.hashing import InputHashes
 from ramerge.checkpoint.output.sidefiles import config_for_output, config_with, side_files
@@ -128,20 +128,17 @@ def planned(job: Job, *, allow_pickle: bool) -> Iterator[tuple[Plan, Inputs, lis
     problems: list[MergeError] = []
     with ExitStack() as stack:
 
-        def opened(source: str, base: Checkpoint | None = None) -> Checkpoint | None:
+        def opened(who: str, source: str, base: Checkpoint | None = None) -> Checkpoint | None:
             try:
                 checkpoint = open_checkpoint(source, base=base, allow_pickle=allow_pickle)
-            except ProblemsError as error:
-                problems.extend(error.problems)
-                return None
             except MergeError as error:
-                problems.append(error)
+                problems.extend(named(who, source, error))
                 return None
             stack.callback(checkpoint.close)
             return checkpoint
 
-        base = opened(job.base) if job.base is not None else None
-        agents = {a.name: opened(a.source, base) for a in job.agents}
+        base = opened("the base", job.base) if job.base is not None else None
+        agents = {a.name: opened(f"agent `{a.name}`", a.source, base) for a in job.agents}
         raise_problems(problems)
         ready = prepare(job, base, {name: c for name, c in agents.items() if c is not None})
         made = lay_out(
@@ -155,6 +152,16 @@ def planned(job: Job, *, allow_pickle: bool) -> Iterator[tuple[Plan, Inputs, lis
             c.directory for c in models if c.directory
         ]
         yield made, ready, inputs
+
+
+def named(who: str, source: str, error: MergeError) -> list[MergeError]:
+    """What went wrong on opening a model, with whose model it is and where it comes from."""
+    problems = error.problems if isinstance(error, ProblemsError) else (error,)
+    called = f"{who}, `{redacted(source)}`"
+    return [
+        type(p)(f"{who if source in p.message else called}: {p.message}", hint=p.hint)
+        for p in problems
+    ]
 
 
 def _without_paths(plan: Plan, job: Job) -> Plan:
@@ -177,7 +184,11 @@ def _auxiliary(parameter: str | None, job: Job, opened: Any) -> dict[str, Checkp
     sources = {
         a.name: a.parameters.get(parameter, job.parameters.get(parameter)) for a in job.agents
     }
-    found = {name: opened(str(source)) for name, source in sources.items() if source is not None}
+    found = {
+        name: opened(f"the {parameter} of agent `{name}`", str(source))
+        for name, source in sources.items()
+        if source is not None
+    }
     return {name: c for name, c in found.items() if c is not None}
 
 

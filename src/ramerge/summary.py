@@ -32,7 +32,7 @@ class AgentSummary:
         lam_range: smallest and largest λ over the scopes.
         lam_effective: ⟨merged - base, τ⟩ / ⟨τ, τ⟩ over unique elements after rounding, from a fixed sample of blocks;
             None without unique elements in it.
-        lost_to_rounding: share of its sampled changed elements that came out as the base; None when it changed none.
+        lost_to_rounding: share of its changed elements that the merge moved, and rounding moved back; None without any.
     """
 
     name: str
@@ -53,8 +53,7 @@ class MergeReport:
     """The result of `ramerge.merge`.
 
     Attributes:
-        lost_to_rounding: share of sampled changed elements that came out as the base.
-        sampled: changed elements in that sample; the sample is up to 16 blocks of 1,024 elements of every tensor.
+        lost_to_rounding: share of changed elements that the merge moved, and rounding moved back onto the base.
         passes: reads of the inputs, probe passes included.
         bytes_read: input bytes read by them.
         bytes_written: size of the weights.
@@ -70,7 +69,6 @@ class MergeReport:
     unchanged: int
     agents: tuple[AgentSummary, ...]
     lost_to_rounding: float | None
-    sampled: int
     passes: int
     bytes_read: int
     bytes_written: int
@@ -101,7 +99,6 @@ def _agent(plan: Plan, outcome: Outcome, overlap: Overlap, t: int) -> AgentSumma
     records = [outcome.records[x.name] for x in plan.merged]
     moved = math.fsum(r.moved[t] for r in records)
     squared = math.fsum(r.squared[t] for r in records)
-    seen, lost = _tally(outcome, plan, 1 + t)
     rho = overlap.rho(t)
     lams = _lambdas(plan, outcome, t)
     return AgentSummary(
@@ -115,7 +112,7 @@ def _agent(plan: Plan, outcome: Outcome, overlap: Overlap, t: int) -> AgentSumma
         lam=_mean(lams),
         lam_range=(min(x for x, _ in lams), max(x for x, _ in lams)) if lams else None,
         lam_effective=moved / squared if squared else None,
-        lost_to_rounding=lost / seen if seen else None,
+        lost_to_rounding=_lost(outcome, plan, overlap, t),
     )
 
 
@@ -136,23 +133,26 @@ def _mean(lams: Sequence[tuple[float, int]]) -> float | None:
     return math.fsum(x * n for x, n in lams) / weight if weight else None
 
 
-def _tally(outcome: Outcome, plan: Plan, row: int) -> tuple[int, int]:
-    """Sampled changed elements and those lost to rounding; row 0 is any agent, row 1 + t agent t."""
-    rows = [outcome.records[t.name].tallies[row] for t in plan.merged]
-    return sum(seen for seen, _ in rows), sum(lost for _, lost in rows)
+def _lost(outcome: Outcome, plan: Plan, overlap: Overlap, agent: int | None = None) -> float | None:
+    """Share of the changed elements, of any agent or one, that rounding made the base's again."""
+    row = 0 if agent is None else 1 + agent
+    changed = overlap.elements - overlap.unchanged if agent is None else overlap.changed(agent)
+    lost = sum(outcome.records[t.name].lost[row] for t in plan.merged)
+    return lost / changed if changed else None
+
+
+def settled(plan: Plan, summaries: Sequence[AgentSummary]) -> tuple[str, ...]:
+    """What the counts settled: λ that clipping has made the same for all agents."""
+    lams = [a.lam for a in summaries]
+    equal = len(lams) > 1 and len(set(lams)) == 1 and lams[0] not in {None, 1.0}
+    if not equal or plan.values.get("scope") != "model":
+        return ()
+    return (f"every ρ reaches alpha, so all agents have the same λ = {lams[0]:.4g}",)
 
 
 def notes(plan: Plan, outcome: Outcome, summaries: Sequence[AgentSummary]) -> tuple[str, ...]:
     """What the numbers say that a reader should not have to find out alone."""
     found = []
-    lams = [a.lam for a in summaries]
-    if (
-        len(lams) > 1
-        and len(set(lams)) == 1
-        and lams[0] not in {None, 1.0}
-        and plan.values.get("scope") == "model"
-    ):
-        found.append(f"every ρ reaches alpha, so all agents have the same λ = {lams[0]:.4g}")
     for a in summaries:
         if a.lam and a.lam_effective and (a.lam_effective - 1) < 0.5 * (a.lam - 1):
             found.append(
@@ -168,12 +168,12 @@ def notes(plan: Plan, outcome: Outcome, summaries: Sequence[AgentSummary]) -> tu
                 f"agent `{a.name}` changed {a.density:.0%} of all elements: with little left unique, RAM comes close to"
                 " plain averaging; is it from this base, or stored in another dtype?"
             )
-    seen, lost = _tally(outcome, plan, 0)
-    if seen and lost / seen > 0.001:
+    lost = _lost(outcome, plan, total_overlap(plan, outcome))
+    if lost is not None and lost > 0.001:
         dtypes = sorted({t.output.dtype.name for t in plan.merged})
         keep = "" if dtypes == ["F32"] else "; `out_dtype: float32` keeps them"
         found.append(
-            f"{lost / seen:.2%} of changed elements were lost to rounding to {'/'.join(dtypes)} (from a sample){keep}"
+            f"{lost:.2%} of changed elements were lost to rounding to {'/'.join(dtypes)}{keep}"
         )
     return tuple(found)
 
@@ -189,7 +189,6 @@ def report(
     """Put everything together."""
     summaries = agents(plan, outcome)
     overlap = total_overlap(plan, outcome)
-    seen, lost = _tally(outcome, plan, 0)
     return MergeReport(
         method=plan.method.name,
         preset=plan.job.preset,
@@ -197,8 +196,7 @@ def report(
         elements=overlap.elements,
         unchanged=overlap.unchanged,
         agents=summaries,
-        lost_to_rounding=lost / seen if seen else None,
-        sampled=seen,
+        lost_to_rounding=_lost(outcome, plan, overlap),
         passes=outcome.passes,
         bytes_read=outcome.bytes_read,
         bytes_written=plan.bytes_written,
@@ -206,7 +204,7 @@ def report(
         output=output,
         files=tuple(files),
         tensors=len(plan.tensors),
-        decisions=plan.decisions,
+        decisions=(*plan.decisions, *settled(plan, summaries)),
         warnings=(*plan.warnings, *notes(plan, outcome, summaries)),
     )
 

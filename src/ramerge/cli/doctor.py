@@ -42,7 +42,7 @@ def doctor(
                 continue
             word = f.severity.ljust(8)
             word = typer.style(word, fg=_COLOURS[f.severity]) if coloured(sys.stdout) else word
-            typer.echo(f"{word} {f.model.ljust(width)}  {f.evidence}")
+            typer.echo(f"{word} {f.model.ljust(width)}  {f.code}: {f.evidence}")
             if f.hint:
                 typer.echo(f"{' ' * (10 + width)} hint: {f.hint}")
     if any(f.severity == "error" for f in findings):

@@ -21,6 +21,10 @@ Subject = Annotated[
     ),
 ]
 
+AGAIN = (
+    "ramerge merge {} --out DIR, where the models lie (local ones are named by their directories)"
+)
+
 
 def explain(subject: Subject, *, as_json: opt.AsJson = False) -> None:
     """Say in plain words what a merge file will do, or how a merged model came to be.
@@ -89,10 +93,7 @@ def describe(manifest: dict[str, Any], directory: Path) -> str:
             "output",
             f"{manifest['tensors']:,} tensors, {len(manifest['output'])} files, {size(weights)}",
         ),
-        (
-            "again",
-            f"ramerge merge {directory / 'ramerge_config.yml'} --out DIR  (where the models lie; local ones are named by their directories)",
-        ),
+        ("again", AGAIN.format(directory / "ramerge_config.yml")),
     ]
     return "\n\n".join(
         f"{title}\n" + "\n".join(f"  {line}" for line in text.splitlines())
@@ -115,7 +116,6 @@ def _input_row(entry: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _agent_rows(manifest: dict[str, Any]) -> list[tuple[str, ...]]:
-    total = max(manifest["probe"]["elements"], 1)
     rows: list[tuple[str, ...]] = [("agent", "dtype", "changed", "unique", "ρ", "λ", "λ stored")]
     for agent in manifest["probe"]["agents"]:
         numbers = (
@@ -123,7 +123,7 @@ def _agent_rows(manifest: dict[str, Any]) -> list[tuple[str, ...]]:
             manifest["lambda"][agent["name"]],
             manifest["lambda_effective"][agent["name"]],
         )
-        shares = (percent(agent["density"]), percent(agent["unique"] / total))
+        shares = (percent(agent["density"]), percent(agent["unique"] / max(agent["changed"], 1)))
         rows.append(
             (
                 agent["name"],

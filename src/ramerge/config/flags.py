@@ -65,7 +65,8 @@ def job_from_flags(
     problems: list[MergeError] = []
     said = [_parsed(text, problems) for text in settings]
     for key, value in (parameters or {}).items():
-        where = f"parameter {key}"
+        agent = key.rpartition(".")[0]
+        where = f"parameters of {agent}" if agent else "parameters"
         said.append((where, key, from_value(value, Where(where))))
     shared, own = _settings(said, names, problems)
     tree = {

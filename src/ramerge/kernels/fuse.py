@@ -38,6 +38,7 @@ from numba.extending import register_jitable
 from ramerge.kernels.codec import (
     BF16,
     F16,
+    F32,
     JIT,
     bf16_to_float,
     decode,
@@ -64,6 +65,7 @@ class Scratch(NamedTuple):
     spare: Any  # float [4, BLOCK]
     pattern: Any  # uint32 [BLOCK]
     contributors: Any  # uint32 [BLOCK]
+    recoded: Any  # uint8 [8 * BLOCK]
 
 
 def scratch(agents: int, *, wide: bool) -> Scratch:
@@ -76,6 +78,7 @@ def scratch(agents: int, *, wide: bool) -> Scratch:
         spare=np.empty((4, BLOCK), real),
         pattern=np.empty(BLOCK, np.uint32),
         contributors=np.empty(BLOCK, np.uint32),
+        recoded=np.empty(8 * BLOCK, np.uint8),
     )
 
 
@@ -173,13 +176,53 @@ def count(base, base_code, agents, codes, n, epsilon, grid, auxiliary, scratch, 
     return flags
 
 
+@njit(**JIT)
+def count_lost(x, y, k, base_code, out, out_code, o, agents, scratch, lost):
+    """Count changes that rounding took: merged values ``y`` that are not the base's, but are stored as the base's.
+
+    Args:
+        x: the base's values.
+        y: merged values of one block, not yet rounded.
+        k: elements in the block.
+        base_code: dtype of the base.
+        out: the stored chunk.
+        out_code: its dtype.
+        o: first element of the block in ``out``.
+        agents: N.
+        scratch: whose ``pattern`` says who changed what; ``contributors`` and ``spare`` are overwritten.
+        lost: int64 ``[1 + N]``, added to: elements that any agent changed, and those of each.
+    """
+    stored, kept, gone = scratch.spare[0], scratch.spare[1], scratch.contributors
+    decode(out, out_code, o, k, stored)
+    if out_code == base_code:
+        for i in range(k):
+            kept[i] = x[i]
+    else:
+        encode(x, out_code, 0, k, scratch.recoded)
+        decode(scratch.recoded, out_code, 0, k, kept)
+    pattern = scratch.pattern
+    total = np.uint32(0)
+    for i in range(k):
+        taken = stored[i] == kept[i] and y[i] != x[i]
+        gone[i] = pattern[i] if taken else np.uint32(0)
+        total += np.uint32(gone[i] != np.uint32(0))
+    if total == np.uint32(0):
+        return
+    lost[0] += total
+    for t in range(agents):
+        shift, mine = np.uint32(t), np.uint32(0)
+        for i in range(k):
+            mine += (gone[i] >> shift) & np.uint32(1)
+        lost[1 + t] += mine
+
+
 @cache
 def fuse(rule: Callable[..., None], *, everywhere: bool = False) -> Callable[..., int]:
     """Compile ``rule`` into a kernel over raw chunks.
 
     Returns:
         ``kernel(base, base_code, agents, codes, n, start, epsilon, grid, auxiliary, coef, out,
-        out_code, scratch, counts, patterns) -> flags`` where
+        out_code, scratch, counts, patterns, lost) -> flags`` where
 
         * ``base`` uint8, ``agents`` uint8 ``[N, capacity]``, ``codes`` int64 ``[N]``: raw inputs and their dtypes
         * ``n`` elements in the chunk, ``start`` the first one's index in its tensor
@@ -188,6 +231,7 @@ def fuse(rule: Callable[..., None], *, everywhere: bool = False) -> Callable[...
         * ``out`` uint8, may not overlap an input
         * ``scratch``: a `Scratch`, one per thread; its dtype is the working dtype
         * ``counts`` int64 ``[2^N]`` is added to; or ``patterns`` uint32 ``[n]`` is filled where its size is not 0
+        * ``lost`` int64 ``[1 + N]`` is added to, see `count_lost`
         * ``flags`` uint64: bit 0 base, bit 1 output, bit 2 + t agent t held something not finite
     """
     body = register_jitable(rule)
@@ -201,7 +245,7 @@ def fuse(rule: Callable[..., None], *, everywhere: bool = False) -> Callable[...
     @njit(**JIT)
     def kernel(
         base, base_code, agents, codes, n, start, epsilon, grid, auxiliary, coef, out, out_code,
-        scratch, counts, patterns,
+        scratch, counts, patterns, lost,
     ):  # fmt: skip
         _ = digest
         theta, x, y, spare = scratch.theta, scratch.x, scratch.y, scratch.spare
@@ -225,6 +269,8 @@ def fuse(rule: Callable[..., None], *, everywhere: bool = False) -> Callable[...
             if unbounded(y, k, bound):
                 flags |= OUT_NONFINITE
             encode(y, out_code, o, k, out)
+            if out_code < F32 or x.itemsize == 8:  # storing rounds
+                count_lost(x, y, k, base_code, out, out_code, o, lost.size - 1, scratch, lost)
         return flags
 
     return kernel

@@ -13,13 +13,18 @@ def figure(data: Json, name: str) -> Any:
     """A plotly figure of the report.
 
     Raises:
-        ConfigError: no such figure.
+        ConfigError: no such figure, or plotly is not installed.
     """
     if name not in FIGURES:
         close = nearest(name, FIGURES)
         hint = f"did you mean `{close}`?" if close else f"there are {', '.join(FIGURES)}"
         raise ConfigError(f"there is no figure `{name}`", hint=hint)
-    return FIGURES[name](data)
+    try:
+        return FIGURES[name](data)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "plotly":
+            raise
+        raise ConfigError("figures need plotly", hint="pip install plotly") from None
 
 
 def _density(data: Json) -> Any:

@@ -16,8 +16,6 @@ import numpy as np
 
 from ramerge._errors import MergeError, ProblemsError
 from ramerge._types import Json
-from ramerge.checkpoint.adapters.lora_config import CONFIG as ADAPTER
-from ramerge.checkpoint.base import Checkpoint
 from ramerge.checkpoint.facts import is_vocabulary_tensor
 from ramerge.checkpoint.numbers import read_numbers
 from ramerge.checkpoint.tokenizer.tokens import token_ids
@@ -30,21 +28,47 @@ DENSE = 0.8  # density from which RAM comes close to averaging
 
 Severity = Literal["ok", "note", "warning", "error"]
 
-HINTS = {  # by the codes of notices: what to do, where anything is to be done
+HINTS = {  # by the codes of notices: what to do
     "adapter-base": "merge the adapter into the base that its config names, or make sure that the two are the same",
+    "adapter-beside": "if it was not folded in, fold it in, or keep it in a directory of its own: MODEL+ADAPTER",
     "adapter-inside": "give MODEL+ADAPTER to read the adapter too",
+    "base-taken": "harmless if they are not learned; else the agent was not exported whole",
+    "buffers-copied": "nothing to do: they are not learned",
     "chat-template": "the output gets the base's; `chat_template` in a merge file, or --tokenizer-from, takes another",
     "config-differs": "an agent that computes otherwise is not an agent of this base: compare the two config.json",
+    "configuration": "correct the merge file if it is not what you mean",
+    "consolidated-ignored": "remove the files if they are copies; if not, mend the index",
+    "entries-left-aside": "check that nothing of the model is among them",
+    "excluded": "nothing to do, if the filter is what you mean",
     "filter-unused": "compare the filter with the names that `ramerge plan --json` gives",
     "generation-config-broken": "mend generation_config.json of the base: loaders refuse it",
     "generation-config-strict": "mend generation_config.json of the base: recent loaders refuse it",
+    "head-tied": "nothing to do: the output stores the two once, as the base does",
     "head-untied": "the output grows by the head; tie it again if the training did not mean to untie it",
     "index-total-size": "harmless; the index was written by another tool",
     "merges-differ": "the agent read other tokens in training: take its tokenizer (--tokenizer-from), or do not merge it",
+    "names-matched": "check one of the names: a wrong match puts the adapter on other weights",
     "other-dtype": "count with `mask: grid`, or store the agent as the base is stored",
+    "prefix-stripped": "nothing to do: the trainer's wrapper left the prefix",
+    "rows-adjusted": "check that the policy is what you mean",
+    "same-agent": "leave one of them out: what both changed counts as shared",
     "special-tokens": "a wrong end-of-sequence id never stops: correct generation_config.json of the base",
+    "tensors-added": "the output has more tensors than the base: check that its config describes them",
     "tensors-left-out": "`extra: keep` adds them to the output",
+    "tied-head-split": "nothing to do: head and embedding are stored apart",
     "tokens-added": "the output lacks them; `tokenizer_source: union` in a merge file keeps them",
+    "tokens-missing": "the output keeps the base's; an agent that never saw them has not trained their rows",
+    "weight-zero": "give it a weight, or leave the agent out",
+    "weights-ignored": "remove the files if they are copies; if not, mend the index",
+}
+
+ERROR_HINTS = {  # by the codes of errors that say nothing themselves
+    "config": "correct the option or the file",
+    "corruptinput": "download or export the model again",
+    "hub": "check name, network and token",
+    "incompatible": "look for the base that the agent was trained from, or export the agent anew",
+    "numeric": "the training diverged or a file is damaged: take an earlier checkpoint",
+    "security": "do not use the model before you know why",
 }
 
 
@@ -74,9 +98,10 @@ class Finding:
 def from_error(model: str, error: MergeError) -> list[Finding]:
     """The problems of opening, planning or reading a model, as findings."""
     problems = error.problems if isinstance(error, ProblemsError) else (error,)
+    codes = [type(p).__name__.removesuffix("Error").lower() for p in problems]
     return [
-        Finding("error", model, type(p).__name__.removesuffix("Error").lower(), p.message, p.hint)
-        for p in problems
+        Finding("error", model, code, p.message, p.hint or ERROR_HINTS.get(code))
+        for code, p in zip(codes, problems, strict=True)
     ]
 
 
@@ -92,7 +117,6 @@ def examine(plan: Plan, records: Mapping[str, Measures]) -> list[Finding]:
         Finding("warning" if n.warning else "note", agent, n.code, n.message, HINTS.get(n.code))
         for n in plan.notices
     ]
-    found += _unread_adapter(agent, plan.agents[0])
     found += _padding(plan)
     return [*found, *_origin(plan, records)]
 
@@ -147,23 +171,10 @@ def _padding(plan: Plan) -> list[Finding]:
     moved = int((ours != theirs).any(axis=1).sum())
     where = f"`{table.name}` has {rows - first} rows beyond the last token, {first - 1}"
     if not moved:
-        return [Finding("note", name, "padded-rows", f"{where}; none changed")]
+        hint = "nothing to do: no text reaches them"
+        return [Finding("note", name, "padded-rows", f"{where}; none changed", hint)]
     hint = "weight decay or a trainer's padding does that; they count as changes, and do no harm to answers"
     return [Finding("note", name, "padded-rows", f"{where}; {moved} of them changed", hint)]
-
-
-def _unread_adapter(name: str, agent: Checkpoint) -> list[Finding]:
-    """An adapter beside full weights is not read: the agent is then perhaps less trained than its owner thinks."""
-    beside = agent.directory and agent.directory / ADAPTER
-    if beside is None or not beside.is_file():
-        return []
-    if any(
-        file.path.resolve() == beside.resolve() for file in agent.files()
-    ):  # the agent is the adapter
-        return []
-    evidence = f"`{ADAPTER}` lies beside full weights; only the full weights were read"
-    hint = "if the adapter was not folded into them, fold it in, or keep it in a directory of its own: MODEL+ADAPTER"
-    return [Finding("warning", name, "adapter-beside", evidence, hint)]
 
 
 def _cosine_of_values(whole: Measures) -> float:

@@ -10,20 +10,19 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 from ramerge._types import Json
-from ramerge.report import svg
+from ramerge.report import cells, svg
 
 MASK_TEXTS = {
     "abs": "moved by more than {epsilon:g}",
     "exact": "different in any bit of its value",
     "grid": "different on the base's own grid of numbers",
 }
-MOST_INTERSECTIONS = 40
+FIRST_INTERSECTIONS = 20  # in one picture; the others unfold
 
 
 def page(data: Json) -> str:
@@ -45,16 +44,22 @@ def page(data: Json) -> str:
         script=Markup(script),  # noqa: S704 (our own file)
         style_hash=_digest(style),
         script_hash=_digest(script),
-        most_intersections=MOST_INTERSECTIONS,
-        densest=max((a["density"] for p in data["layers"] for a in p["agents"]), default=0),
         embedded=Markup(_embedded(data)),  # noqa: S704 (escaped by _embedded)
         number=svg.number,
         percent=svg.percent,
         compact=svg.compact,
+        first=FIRST_INTERSECTIONS,
         **{name: Markup(chart) for name, chart in _charts(data).items()},  # noqa: S704 (escaped by svg)
         maps=[(name, Markup(chart)) for name, chart in _maps(data)],  # noqa: S704 (escaped by svg)
-        matrices=[(title, text, Markup(chart)) for title, text, chart in _matrices(data)],  # noqa: S704 (escaped by svg)
+        matrices=[_marked(m) for m in _matrices(data)],
     )
+
+
+def _marked(matrix: _Matrix) -> _Matrix:
+    from markupsafe import Markup
+
+    chart, scale = Markup(matrix.chart), Markup(matrix.scale)  # noqa: S704 (escaped by svg)
+    return matrix._replace(chart=chart, scale=scale)
 
 
 def _read(name: str) -> str:
@@ -78,104 +83,127 @@ def colour(agent: int) -> str:
 
 def _charts(data: Json) -> dict[str, str]:
     agents: list[Mapping[str, Any]] = data["agents"]
-    names = [a["name"] for a in agents]
-    met = [(e["agents"], e["elements"]) for e in data["intersections"][:MOST_INTERSECTIONS]]
     masks = [
-        (a["name"], list(a["density_by_mask"].items()), colour(t)) for t, a in enumerate(agents)
+        ("" if m else a["name"], share, f"{mask} {svg.percent(share)}", colour(t))
+        for t, a in enumerate(agents)
+        for m, (mask, share) in enumerate(_by_mask(a))
     ]
     lines = [
         (a["name"], [(m["log10"], m["elements"]) for m in a["magnitudes"]], colour(t))
         for t, a in enumerate(agents)
     ]
-    elements = max(data["elements"], 1)
     return {
-        "overlap": svg.upset(names, met, elements, "elements by the agents that changed them"),
-        "masks": svg.grouped_bars(masks, "density of each agent under each mask"),
+        "overlap": _overlap(data, 0, FIRST_INTERSECTIONS),
+        "more_overlap": _overlap(data, FIRST_INTERSECTIONS, None),
+        "masks": svg.bars(masks, "density of each agent under each mask"),
         "magnitudes": svg.histogram(lines, "changed elements by magnitude of the change"),
+        "map_scale": cells.scale(
+            [(0, "0 %"), (0.5, svg.percent(_densest(data) / 4)), (1, svg.percent(_densest(data)))],
+            "density",
+        ),
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _PairFigure:
-    """A figure of the JSON's ``pairs``, as a matrix; ``shade`` gives -1 to 1."""
-
-    key: str
-    title: str
-    text: str
-    shade: Callable[[float], float]
-    show: Callable[[float | None], str]
+def _by_mask(agent: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """Densities by mask; one for all where they are the same."""
+    shares: dict[str, float] = agent["density_by_mask"]
+    same = len(set(shares.values())) == 1
+    return [("all", next(iter(shares.values())))] if same else list(shares.items())
 
 
-def _plain(value: float | None) -> str:
-    """A figure of two digits, for a cell."""
-    return svg.number(None if value is None else round(value, 3), 2)
-
-
-PAIR_FIGURES = (
-    _PairFigure(
-        "ratio",
-        "Overlap against chance",
-        "Elements that both changed, by what independent choices would give; above 1 they share more than chance.",
-        lambda ratio: math.log2(ratio) / 3 if ratio > 0 else -1.0,
-        _plain,
-    ),
-    _PairFigure(
-        "cosine",
-        "Direction",
-        "Cosine of the task vectors: 0 unrelated, 1 the same, -1 opposite.",
-        float,
-        _plain,
-    ),
-    _PairFigure(
-        "sign_conflict",
-        "Sign conflict",
-        "Of the elements that both changed, how many they move opposite ways; chance gives 50 %.",
-        float,
-        svg.percent,
-    ),
-)
-
-
-def _matrices(data: Json) -> list[tuple[str, str, str]]:
-    """Title, explanation and chart of every figure that belongs to two agents."""
+def _overlap(data: Json, first: int, last: int | None) -> str:
+    """Rows of intersections in pictures of a hand's height, so that a page can break between two of them."""
     names = [a["name"] for a in data["agents"]]
-    place = {name: i for i, name in enumerate(names)}
-    pairs = {(place[p["b"]], place[p["a"]]): p for p in data["pairs"]}
-    made = []
-    for figure in PAIR_FIGURES if pairs else ():
-        values = {at: pair[figure.key] for at, pair in pairs.items()}
-        cells = {
-            at: (figure.show(v), 0.0 if v is None else figure.shade(v)) for at, v in values.items()
-        }
-        made.append((figure.title, figure.text, svg.matrix(names, cells, figure.title)))
-    return made
+    met = [(e["agents"], e["elements"]) for e in data["intersections"]]
+    most = max((n for _, n in met[first:last]), default=0) or 1
+    what = "elements by the agents that changed them"
+    stop = len(met) if last is None else min(last, len(met))
+    starts = range(first, stop, FIRST_INTERSECTIONS)
+    return "".join(
+        svg.upset(names, met[at : min(at + FIRST_INTERSECTIONS, stop)], most, what) for at in starts
+    )
+
+
+def _densest(data: Json) -> float:
+    """Of all places and agents; 1 where nothing changed."""
+    return max((a["density"] for p in data["layers"] for a in p["agents"]), default=0) or 1
 
 
 def _maps(data: Json) -> list[tuple[str, str]]:
-    places = data["layers"]
+    places, most = data["layers"], _densest(data)
     layers = sorted({p["layer"] for p in places}, key=lambda x: -1 if x is None else x)
     modules = list(dict.fromkeys(p["module"] for p in places))
-    rows = ["–" if layer is None else str(layer) for layer in layers]
+    columns = ["–" if layer is None else str(layer) for layer in layers]
     by_place = {(p["layer"], p["module"]): p for p in places}
-    most = max((a["density"] for p in places for a in p["agents"]), default=0) or 1
+    shade = cells.Shade(
+        lambda share: math.sqrt(share / most), svg.percent
+    )  # sparse agents show too
     charts = []
     for t, agent in enumerate(data["agents"]):
-        values = [
-            [
-                by_place[layer, module]["agents"][t]["density"]
-                if (layer, module) in by_place
-                else None
-                for module in modules
-            ]
-            for layer in layers
-        ]
-        label = f"density of {agent['name']} by layer and module"
-        chart = svg.heat_map(_last_parts(modules), rows, values, label, "changed", most)
-        charts.append((agent["name"], chart))
+        found = [[by_place.get((layer, module)) for layer in layers] for module in modules]
+        values = [[p and p["agents"][t]["density"] for p in line] for line in found]
+        what = f"density of {agent['name']}"
+        charts.append((agent["name"], cells.heat_map(columns, modules, values, what, shade)))
     return charts
 
 
-def _last_parts(modules: Sequence[str]) -> list[str]:
-    """`q_proj` for `self_attn.q_proj` where that says enough."""
-    short = [m.rpartition(".")[2] for m in modules]
-    return [s if short.count(s) == 1 else m for s, m in zip(short, modules, strict=True)]
+class _Matrix(NamedTuple):
+    """One figure of the pairs, drawn."""
+
+    title: str
+    note: str
+    chart: str
+    scale: str
+
+
+def _matrices(data: Json) -> list[_Matrix]:
+    """Overlap against chance, cosines and sign conflicts of all pairs of agents."""
+    names = [a["name"] for a in data["agents"]]
+    pairs = {frozenset((p["a"], p["b"])): p for p in data["pairs"]}
+    made = []
+    for key, (title, note, shade, ends) in _MATRICES.items() if pairs else ():
+        values = [[pairs.get(frozenset((a, b)), {}).get(key) for b in names] for a in names]
+        chart = cells.matrix(names, values, title.lower(), shade)
+        made.append(_Matrix(title, note, chart, cells.scale(ends, title.lower())))
+    return made
+
+
+def _times(ratio: float | None) -> str:
+    return "–" if ratio is None else f"{ratio:.{2 if ratio < 10 else 0}f}×"
+
+
+def _signed(value: float | None) -> str:
+    return "–" if value is None else f"{value:+.2f}".replace("-0.00", "0.00").replace("-", "−")
+
+
+def _octaves(ratio: float) -> float:
+    """A ratio as a strength: 1 is nothing, 4 and a quarter are the ends."""
+    return max(-1.0, min(1.0, math.log2(ratio) / 2)) if ratio > 0 else -1.0
+
+
+_MATRICES = {
+    "ratio": (
+        "Overlap against chance",
+        (
+            "How often two agents change the same element, against two that choose independently: 1× is chance, more"
+            " means that they compete for the same weights."
+        ),
+        cells.Shade(_octaves, _times),
+        [(-1.0, "≤ ¼×"), (0.0, "1× (chance)"), (1.0, "≥ 4×")],
+    ),
+    "sign_conflict": (
+        "Sign conflict",
+        (
+            "Of the elements that both change, how many they push in opposite directions; half is what unrelated"
+            " changes would give."
+        ),
+        cells.Shade(float, svg.percent),
+        [(0.0, "0 %"), (0.5, "50 %"), (1.0, "100 %")],
+    ),
+    "cosine": (
+        "Cosine of task vectors",
+        "The angle between the whole changes: +1 the same direction, 0 unrelated, −1 opposite.",
+        cells.Shade(float, _signed),
+        [(-1.0, "−1"), (0.0, "0"), (1.0, "+1")],
+    ),
+}

@@ -6,14 +6,16 @@ a saved JSON can be looked at later without the models.
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from ramerge._errors import ConfigError
 from ramerge._types import Json
 from ramerge.checkpoint.facts import layer_of, module_of
 from ramerge.checkpoint.files import public_source
@@ -46,18 +48,16 @@ class ProbeReport:
 
         return page(self.data)
 
-    def to_dataframe(self) -> Any:
-        """A pandas frame, one row per tensor group (layer and module) and agent.
+    def to_dataframe(self, library: Literal["pandas", "polars"] | None = None) -> Any:
+        """A data frame, one row per tensor group (layer and module) and agent.
+
+        Args:
+            library: whose frame; default: pandas where it is installed, else polars.
 
         Raises:
-            ConfigError: pandas is not installed.
+            ConfigError: the library is not installed, or is another one.
         """
-        from ramerge._errors import ConfigError
-
-        try:
-            import pandas as pd
-        except ImportError:
-            raise ConfigError("data frames need pandas", hint="pip install pandas") from None
+        frames = frame_library(library)
         rows = [
             {
                 "layer": place["layer"],
@@ -68,7 +68,7 @@ class ProbeReport:
             for place in self.data["layers"]
             for agent in place["agents"]
         ]
-        return pd.DataFrame(rows)
+        return frames.DataFrame(rows)
 
     def figure(self, name: str) -> Any:
         """A plotly figure: ``density``, ``overlap``, ``magnitude``, ``cosine`` or ``conflict``.
@@ -79,6 +79,23 @@ class ProbeReport:
         from ramerge.report.figures import figure
 
         return figure(self.data, name)
+
+
+def frame_library(wanted: str | None) -> Any:
+    """The module of the wanted library, or of the first that is installed.
+
+    Raises:
+        ConfigError: none is, or it is not a library of data frames.
+    """
+    if wanted not in {None, "pandas", "polars"}:
+        raise ConfigError(f"`{wanted}` is no library of data frames", hint="pandas or polars")
+    for name in (wanted,) if wanted else ("pandas", "polars"):
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    missing = wanted or "pandas or polars"
+    raise ConfigError(f"data frames need {missing}", hint=f"pip install {wanted or 'pandas'}")
 
 
 def build(plan: Plan, records: Mapping[str, Measures], *, r: float, alpha: float) -> ProbeReport:

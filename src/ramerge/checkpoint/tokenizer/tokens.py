@@ -45,7 +45,7 @@ def check_tokens(base: Checkpoint, agents: Mapping[str, Checkpoint]) -> Findings
         theirs = ours if _same_tokenizer(base, agent) else token_ids(agent.directory)
         if theirs is not None and theirs is not ours:
             problems += _contradictions(name, ours, theirs)
-            notices += _only_in_agent(name, ours, theirs)
+            notices += _only_in_one(name, ours, theirs)
             notices += _other_merges(name, base.directory, agent.directory)
         own = special_ids(agent, theirs)
         if own != special:
@@ -109,15 +109,24 @@ def _contradictions(
     ]
 
 
-def _only_in_agent(
+def _only_in_one(
     agent: str, ours: Mapping[str, int] | None, theirs: Mapping[str, int]
-) -> list[Notice]:
-    new = sorted((i, t) for t, i in theirs.items() if ours is not None and t not in ours)
-    if not new:
-        return []
-    some = ", ".join(f"{shown(t)} ({i})" for i, t in new[:10])
-    text = f"agent {shown(agent)} has {len(new)} tokens that the base lacks: {some}"
-    return [Notice("tokens-added", text, tuple(t for _, t in new))]
+) -> Iterable[Notice]:
+    """Tokens that only the agent, or only the base has."""
+    if ours is None:
+        return
+    new = sorted((i, t) for t, i in theirs.items() if t not in ours)
+    lost = sorted((i, t) for t, i in ours.items() if t not in theirs)
+    if new:
+        text = f"agent {shown(agent)} has {len(new)} tokens that the base lacks: {_some(new)}"
+        yield Notice("tokens-added", text, tuple(t for _, t in new))
+    if lost:
+        text = f"agent {shown(agent)} lacks {len(lost)} tokens of the base: {_some(lost)}"
+        yield Notice("tokens-missing", text, tuple(t for _, t in lost))
+
+
+def _some(tokens: Sequence[tuple[int, str]]) -> str:
+    return ", ".join(f"{shown(t)} ({i})" for i, t in tokens[:_SHOWN])
 
 
 def _other_merges(agent: str, ours: Path | None, theirs: Path | None) -> Iterable[Notice]:

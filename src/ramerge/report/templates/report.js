@@ -13,6 +13,29 @@
   }
   r.addEventListener("input", show);
   alpha.addEventListener("input", show);
+  // One tip for mouse and finger; the browser's own takes a second, and touch has none.
+  const tip = document.getElementById("tip");
+  function hover(event) {
+    let spot = event.target;
+    while (spot && spot.closest && !spot.dataset.tip) {
+      const title = spot.querySelector(":scope > title");
+      if (title) { spot.dataset.tip = title.textContent; spot.setAttribute("aria-label", title.textContent); title.remove(); break; }
+      if (spot.title) { spot.dataset.tip = spot.title; spot.removeAttribute("title"); break; }
+      spot = spot.parentElement;
+    }
+    tip.hidden = !(spot && spot.dataset && spot.dataset.tip);
+    if (tip.hidden) return;
+    tip.textContent = spot.dataset.tip;
+    const room = document.documentElement.clientWidth - tip.offsetWidth - 8;
+    tip.style.left = Math.max(8, Math.min(room, event.clientX + 12)) + "px";
+    tip.style.top = (event.clientY > tip.offsetHeight + 24 ? event.clientY - tip.offsetHeight - 14 : event.clientY + 18) + "px";
+  }
+  document.addEventListener("pointermove", hover);
+  document.addEventListener("pointerdown", hover);
+  document.addEventListener("scroll", function () { tip.hidden = true; }, true);
+  window.addEventListener("beforeprint", function () {
+    document.querySelectorAll("#pairs details").forEach(function (d) { d.open = true; });
+  });
   function save(name, type, text) {
     const link = document.createElement("a");
     link.href = "data:" + type + ";charset=utf-8," + encodeURIComponent(text);
