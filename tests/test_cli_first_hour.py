@@ -6,7 +6,9 @@ import json
 import os
 import shutil
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import ramerge
 from ramerge.cli.app import run
@@ -121,3 +123,70 @@ def test_defaults_that_mergekit_has_otherwise_are_said_of_a_file(models, tmp_pat
     file.write_text(json.dumps({"merge_method": "ties", **sources, "parameters": given}))
     assert run(["plan", str(file)]) == 0
     assert "is not given" not in capsys.readouterr().err
+
+
+def test_errors_are_json_too(models, tmp_path, capsys):
+    out = str(tmp_path / "out")
+    assert run(["merge", *flags(models, "coder"), "--method", "tise", "--out", out, "--json"]) == 2
+    told = json.loads(capsys.readouterr().out)["error"]
+    assert (told["exit_code"], told["kind"]) == (2, "ConfigError")
+    assert "did you mean `ties`" in told["hint"]
+    assert run(["merge", *flags(models, "coder"), "--out", out, "--quiet"]) == 0
+    for name, at in (("model.safetensors", -1), ("config.json", 0)):
+        file = tmp_path / "out" / name
+        data = bytearray(file.read_bytes())
+        data[at] ^= 1
+        file.write_bytes(data)
+    assert run(["verify", out, "--json"]) == 10
+    captured = capsys.readouterr()
+    told = json.loads(captured.out)["error"]
+    messages = " ".join(p["message"] for p in told["problems"])
+    assert "model.safetensors" in messages and "config.json" in messages
+    assert captured.err.startswith("error: "), "people read stderr as before"
+
+
+def test_one_shard_and_another_size_are_named_as_such(models, tmp_path, capsys):
+    shard = tmp_path / "model-00001-of-00003.safetensors"
+    tensors = load_file(str(models["base"] / "model.safetensors"))
+    some = dict(sorted(tensors.items())[:3])
+    save_file(some, str(shard))
+    command = ["plan", "--base", str(shard), f"--agent=a={models['coder']}"]
+    assert run(command) == 4
+    assert "is one file of several: give its directory" in capsys.readouterr().err
+    smaller = {
+        n: np.ascontiguousarray(t[..., : t.shape[-1] // 2])
+        for n, t in tensors.items() if "layers.1" not in n
+    }  # fmt: skip
+    save_file(smaller, str(tmp_path / "small.safetensors"))
+    command = ["plan", "--base", str(models["base"]), f"--agent=a={tmp_path}/small.safetensors"]
+    assert run(command) == 4
+    said = capsys.readouterr().err
+    assert "a model of another size" in said and "--extra" not in said
+
+
+def test_hints_do_not_lead_in_circles(models, tmp_path, capsys):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("not a model")
+    command = ["merge", *flags(models, "coder"), "--out", str(tmp_path / "full")]
+    assert run(command) == 7
+    said = capsys.readouterr().err
+    assert "holds `thesis.txt`" in said and "--overwrite" not in said
+
+
+def test_a_second_path_after_agent_is_not_mistaken_for_a_merge_file(models, capsys):
+    base, coder, tools = (str(models[n]) for n in ("base", "coder", "tools"))
+    assert run(["plan", "--base", base, "--agent", coder, tools]) == 2
+    assert "is a directory: repeat --agent" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("given", "meant"), [("bf16", "bfloat16"), ("fp32", "float32")])
+def test_short_names_of_dtypes(models, given, meant, tmp_path):
+    ramerge.merge(
+        base=models["base"], agents=[models["coder"]], out_dtype=given, out=tmp_path / "o"
+    )
+    assert f"out_dtype: {meant}\n" in (tmp_path / "o" / "ramerge_config.yml").read_text()
+
+
+def test_methods_in_capitals_are_recognised(models, capsys):
+    assert run(["plan", *flags(models, "coder"), "--method", "TIES"]) == 2
+    assert "did you mean `ties`" in capsys.readouterr().err

@@ -83,7 +83,7 @@ def test_few_flags():
             "--method: unknown merge method `ramplus`",
             "did you mean `ram_plus`?",
         ),
-        ({"out_dtype": "bf16"}, "--out-dtype: `out_dtype` is one of `bfloat16`", None),
+        ({"out_dtype": "bf17"}, "--out-dtype: `out_dtype` is one of `bfloat16`", None),
         (
             {"base": None},
             "flags: `ram_plus` needs a `base_model`",
@@ -133,4 +133,4 @@ def test_flags_beside_a_file(tmp_path):
         text + "exclude: [norm, embed]\nout_dtype: bfloat16\nshard_size: 1GB", METHODS
     )
     with pytest.raises(ConfigError, match=r"^--out-dtype: `out_dtype` is one of"):
-        load(tmp_path / "m.yml", METHODS, overrides={"out_dtype": "bf16"})
+        load(tmp_path / "m.yml", METHODS, overrides={"out_dtype": "bf17"})

@@ -75,7 +75,7 @@ class TensorPlan:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Plan:
     """A checked merge, ready for `engine.merge`. ``agents`` are those with a non-zero weight, in config order."""
 
@@ -93,6 +93,9 @@ class Plan:
     config_tied: bool | None = None  # what config.json must say of the output head; None leaves it
     config_vocabulary: int | None = None  # the vocabulary size that it must give; None leaves it
     notices: tuple[Notice, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Plan({self.method.name} of {', '.join(self.agent_names)}: {self.bytes_written:,} bytes)"
 
     @property
     def decisions(self) -> tuple[str, ...]:

@@ -82,6 +82,7 @@ _FLAGS = (
     "extra",
     "vocabulary",
 )
+_AS_FLAGS = {"agents": "agents (--agent)", "parameters": "parameters (--set)"}
 _BESIDE = ("out_dtype", "shard_size", "nonfinite", "extra", "vocabulary", "exclude")  # a file
 
 
@@ -111,14 +112,21 @@ def job(config: str | Path | Mapping[str, Any] | Job | None, **flags_given: Any)
         return replace(made, notes=(*made.notes, SELF)) if left_out else made
     clash = [k for k in ("base", "agents", "method", "parameters", "preset") if given.get(k)]
     if clash:
+        hint = "put it into the file, or leave the file out"
+        if isinstance(config, str | Path) and Path(config).is_dir():
+            hint = f"`{config}` is a directory: repeat --agent for every agent"
+        name = _AS_FLAGS.get(clash[0], clash[0])
         raise ConfigError(
-            f"`{clash[0]}` is given beside a configuration file",
-            hint="put it into the file, or leave the file out",
+            f"`{name}` is given beside the configuration file `{_named(config)}`", hint=hint
         )
     top = {k: given[k] for k in _BESIDE}
     if isinstance(config, Mapping):
         return mergekit.from_mapping(config, methods, overrides=top)
     return mergekit.load(config, methods, overrides=top)
+
+
+def _named(config: str | Path | Mapping[str, Any]) -> str:
+    return "(a mapping)" if isinstance(config, Mapping) else str(config)
 
 
 @contextmanager

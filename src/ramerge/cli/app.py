@@ -46,6 +46,10 @@ COMMANDS = {
     "fisher": Entry(
         "ramerge.cli.fisher", "fisher", "Estimate the Fisher information that `fisher` merges by"
     ),
+    "evaluate": Entry(
+        "ramerge.cli.evaluate", "evaluate", "Score models on the paper's suites, with intervals"
+    ),
+    "compare": Entry("ramerge.cli.compare", "compare", "Put evaluations into one table"),
     "lab": Entry("ramerge.lab.cli", "app", "Run the miniature study"),
 }
 
@@ -140,4 +144,5 @@ def run(arguments: Sequence[str]) -> int:
         with command.make_context("ramerge", words) as context:
             command.invoke(context)
 
-    return guarded(invoke, debug=debug)
+    to_stdout = "--json" in words and (words[0] != "probe" or "-" in words)
+    return guarded(invoke, debug=debug, as_json=to_stdout)

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from ramerge._errors import MergeError
-from ramerge.cli.render import say
+from ramerge._errors import MergeError, ProblemsError
+from ramerge.cli.render import emit_json, say
 
+if TYPE_CHECKING:
+    from ramerge._types import Json
+
+_OS_HINTS = {
+    errno.EACCES: "change its permissions, or run as a user who may read it",
+    errno.ENOSPC: "free some space",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+}
 READER_GONE = 141  # what a shell reports for a program that SIGPIPE ended
 
 
@@ -41,12 +50,13 @@ def signals_as_interrupts() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def guarded(command: Callable[[], None], *, debug: bool) -> int:
+def guarded(command: Callable[[], None], *, debug: bool, as_json: bool = False) -> int:
     """Run ``command``; print what went wrong, if anything; return the exit code.
 
     Args:
         command: the work, already bound to its arguments.
         debug: show tracebacks.
+        as_json: say it on stdout too, as one JSON object.
     """
     with signals_as_interrupts() as received:
         try:
@@ -66,7 +76,10 @@ def guarded(command: Callable[[], None], *, debug: bool) -> int:
                 import traceback
 
                 traceback.print_exc()
-            return explain_failure(error)
+            code = explain_failure(error)
+            if as_json:
+                emit_json({"error": failure(error, code)})
+            return code
     return 0
 
 
@@ -87,7 +100,7 @@ def explain_failure(error: Exception) -> int:
         say(
             "error",
             f"{error.strerror[:1].lower()}{error.strerror[1:]}{where}",
-            hint="--debug shows where",
+            hint=_OS_HINTS.get(error.errno or 0, "--debug shows where"),
         )
         return 6
     text = " ".join(str(error).split())
@@ -97,6 +110,20 @@ def explain_failure(error: Exception) -> int:
         hint="this is a bug in ramerge; --debug shows the traceback to report",
     )
     return 1
+
+
+def failure(error: Exception, code: int) -> Json:
+    """An error for programs: ``kind``, ``exit_code``, ``message``, ``hint``, and single ``problems`` where it is several."""
+    message = error.message if isinstance(error, MergeError) else str(error)
+    told: Json = {
+        "kind": type(error).__name__,
+        "exit_code": code,
+        "message": message,
+        "hint": getattr(error, "hint", None),
+    }
+    if isinstance(error, ProblemsError):
+        told["problems"] = [failure(p, p.exit_code) for p in error.problems]
+    return told
 
 
 def _discard_stdout() -> None:

@@ -13,6 +13,7 @@ from ramerge.config.yaml import Node
 
 T = TypeVar("T")
 FLOATS = ("bfloat16", "float16", "float32", "float64")
+SHORT = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("KMGT", start=1)}
 _SIZE = re.compile(r"([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?)\s*([KMGT]?i?)B?", re.IGNORECASE)
@@ -115,7 +116,8 @@ def choice(node: Node, what: str, choices: tuple[str, ...]) -> str:
 
 def dtype(node: Node, what: str) -> DType:
     """A floating-point type by its torch name."""
-    return DType.parse(choice(node, what, FLOATS))
+    known = SHORT.get(node.text) if isinstance(node.value, str) else None
+    return DType.parse(known or choice(node, what, FLOATS))
 
 
 def size(node: Node, what: str) -> int:

@@ -142,7 +142,7 @@ def find_method(node: Node, methods: Methods) -> tuple[MethodInfo, str | None]:
         if name in info.aliases:
             return info, info.aliases[name]
     known = [*methods, *(alias for info in methods.values() for alias in info.aliases)]
-    hint = did_you_mean(name, known, "`ramerge methods` lists them")
+    hint = did_you_mean(name.lower(), known, "`ramerge methods` lists them")
     raise node.error(f"unknown merge method `{name}`", hint=hint)
 
 

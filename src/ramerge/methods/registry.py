@@ -31,6 +31,6 @@ def find(name: str) -> tuple[Method, str | None]:
     for method in METHODS.values():
         if name in method.aliases:
             return method, method.aliases[name]
-    close = nearest(name, [*METHODS, *(a for m in METHODS.values() for a in m.aliases)])
+    close = nearest(name.lower(), [*METHODS, *(a for m in METHODS.values() for a in m.aliases)])
     hint = f"did you mean `{close}`?" if close else "`ramerge methods` lists them"
     raise ConfigError(f"unknown merge method `{name}`", hint=hint)

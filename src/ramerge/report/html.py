@@ -29,7 +29,7 @@ def page(data: Json) -> str:
     """The page for a probe report's JSON object."""
     from jinja2 import Environment
 
-    style, script = _read("report.css"), _read("report.js")
+    sheet, script = style(), _read("report.js")
     environment = Environment(autoescape=True)
     from markupsafe import Markup
 
@@ -40,10 +40,10 @@ def page(data: Json) -> str:
         **data,
         ramerge=__version__,
         mask_text=MASK_TEXTS[kind].format(epsilon=data["mask"]["epsilon"]),
-        style=Markup(style),  # noqa: S704 (our own file)
+        style=Markup(sheet),  # noqa: S704 (our own file)
         script=Markup(script),  # noqa: S704 (our own file)
-        style_hash=_digest(style),
-        script_hash=_digest(script),
+        style_hash=digest(sheet),
+        script_hash=digest(script),
         embedded=Markup(_embedded(data)),  # noqa: S704 (escaped by _embedded)
         number=svg.number,
         percent=svg.percent,
@@ -66,7 +66,13 @@ def _read(name: str) -> str:
     return files("ramerge.report").joinpath("templates", name).read_text(encoding="utf-8")
 
 
-def _digest(text: str) -> str:
+def style() -> str:
+    """The style sheet of every page."""
+    return _read("report.css")
+
+
+def digest(text: str) -> str:
+    """What a content security policy names an inline style or script by."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 

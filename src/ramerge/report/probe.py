@@ -11,11 +11,12 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
-from ramerge._errors import ConfigError
+from ramerge._errors import ConfigError, OutputError
 from ramerge._types import Json
 from ramerge.checkpoint.facts import layer_of, module_of
 from ramerge.checkpoint.files import public_source
@@ -26,21 +27,36 @@ from ramerge.probes.measure import EXPONENTS, MASKS, Measures, total
 VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ProbeReport:
     """What a probe found; ``data`` is the JSON object described in docs/probe.md and docs/probe.schema.json."""
 
     data: Json
+
+    def __repr__(self) -> str:
+        from ramerge.report.terminal import summary
+
+        return summary(self.data)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the page in a frame of its own, so that its styles stay its own."""
+        return f'<iframe srcdoc="{escape(self.to_html())}" style="width:100%;height:900px;border:0"></iframe>'
 
     def to_json(self) -> Json:
         """The JSON object."""
         return self.data
 
     def save_json(self, path: str | Path) -> None:
-        """Write the JSON object to a file."""
-        Path(path).write_text(
-            json.dumps(self.data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-        )
+        """Write the JSON object to a file.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        text = json.dumps(self.data, indent=1, ensure_ascii=False) + "\n"
+        try:
+            Path(path).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise OutputError(f"`{path}` cannot be written: {error.strerror}") from error
 
     def to_html(self) -> str:
         """One self-contained page."""

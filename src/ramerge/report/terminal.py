@@ -23,6 +23,11 @@ def table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
+def summary(data: Json) -> str:
+    """A line on the whole and one for each agent."""
+    return "\n\n".join([_head(data), _agents(data)])
+
+
 def render(data: Json) -> str:
     """The whole report."""
     parts = [_head(data), _agents(data)]

@@ -73,7 +73,8 @@ def writing(path: Path, nbytes: int | None = None) -> Iterator[None]:
             room = f", {free_bytes(path):,} bytes are free"
         except OSError:
             room = ""
-        needs = "" if nbytes is None else f" ({nbytes:,} bytes needed{room})"
+        allowed = error.errno not in {errno.EACCES, errno.EPERM}  # else room is not the matter
+        needs = "" if nbytes is None or not allowed else f" ({nbytes:,} bytes needed{room})"
         raise OutputError(
             f"cannot write `{path.name}`: {reason}{needs}", hint=_HINTS.get(error.errno or 0)
         ) from error

@@ -53,12 +53,12 @@ def check_output(out: Path, inputs: Sequence[Path], *, overwrite: bool = False) 
     present = sorted(entry.name for entry in os.scandir(target))
     if not present:
         return
+    replaceable = ".git" not in present and any(name in present for name in _MODEL_FILES)
     if not overwrite:
-        raise OutputBusyError(
-            f"`{out}` exists and holds {len(present)} entries, `{present[0]}` among them",
-            hint="choose another --out, or replace the whole directory with --overwrite",
-        )
-    if ".git" in present or not any(name in present for name in _MODEL_FILES):
+        way = ", or replace the whole directory with --overwrite" if replaceable else ""
+        holds = f"holds `{present[0]}`" + (f" and {len(present) - 1} more" if present[1:] else "")
+        raise OutputBusyError(f"`{out}` exists and {holds}", hint=f"choose another --out{way}")
+    if not replaceable:
         raise OutputBusyError(
             f"`{out}` does not look like a model, so --overwrite does not replace it",
             hint="delete it yourself, or choose another --out",

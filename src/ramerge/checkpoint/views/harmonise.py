@@ -7,6 +7,7 @@ every agent, with one shape, or there are problems to report.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -295,16 +296,41 @@ def _missing(harmony: Harmony, agent: str, extra: Extra) -> None:
         return
     idle = all(is_buffer(ours[n]) or ours[n].dtype.is_discrete for n in lost)
     if extra not in {"base", "keep"} and not idle:
-        harmony.problems.append(_lost(agent, lost, ours, theirs))
+        why = _one_of_several(checkpoint) or _other_size(harmony, agent)
+        harmony.problems.append(_lost(agent, lost, ours, theirs, why))
         return
     harmony.patch(agent, {name: alias(name, harmony.base, name) for name in lost})
     harmony.say("base-taken", f"{_called(agent)} lacks {_listed(lost)}: the base's are taken")
 
 
+_SHARD = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")
+
+
+def _one_of_several(checkpoint: Checkpoint) -> str | None:
+    """A hint where a model was given as one file of several."""
+    if not _SHARD.search(checkpoint.source):
+        return None
+    return f"{shown(checkpoint.source)} is one file of several: give its directory"
+
+
+def _other_size(harmony: Harmony, agent: str) -> str | None:
+    """A hint where most tensors that both have are of another shape."""
+    ours, theirs = _specs(harmony.base), _specs(harmony.agents[agent])
+    both = [n for n in ours if n in theirs]
+    unlike = [n for n in both if ours[n].shape != theirs[n].shape]
+    if not both or 2 * len(unlike) < len(both):
+        return None
+    name = unlike[0]
+    shapes = f"{shown(name)} is {list(theirs[name].shape)}, not {list(ours[name].shape)}"
+    return f"a model of another size, not one of this base: {shapes}"
+
+
 def _lost(
-    agent: str, lost: list[str], ours: Mapping[str, TensorSpec], theirs: set[str]
+    agent: str, lost: list[str], ours: Mapping[str, TensorSpec], theirs: set[str], why: str | None
 ) -> MergeError:
-    hint = "is this a full model of the same architecture? `--extra base` takes the base's values"
+    hint = why or (
+        "is this a full model of the same architecture? `--extra base` takes the base's values"
+    )
     if len(lost) == len(ours) and theirs:
         hint = f"its names look different ({shown(min(theirs))}): another architecture"
     text = f"{_called(agent)} lacks {len(lost)} of the base's {len(ours)} tensors: {_listed(lost)}"
@@ -321,7 +347,9 @@ def _surplus(harmony: Harmony, agent: str, extra: Extra) -> None:
         harmony.problems.append(
             IncompatibleError(
                 f"{_called(agent)} has {len(kept)} tensors that the base lacks: {_listed(kept)}",
-                hint="`--extra drop` leaves them out, `--extra keep` adds them to the output",
+                hint=_one_of_several(harmony.base)
+                or _other_size(harmony, agent)
+                or "`--extra drop` leaves them out, `--extra keep` adds them to the output",
             )
         )
         return
