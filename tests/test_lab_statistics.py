@@ -62,3 +62,11 @@ def test_metrics_by_hand():
     assert st.minimum(accuracy) == pytest.approx([0.4])
     relative = st.composite(np.array([[0.8, 0.8, 0.6]]))
     assert relative(accuracy) == pytest.approx([0.5 ** (1 / 3)])
+
+
+def test_common_prompts_are_drawn_once_for_all_tasks():
+    apart, together = (st.draw([0, 0], 3, 40, replicates=50, common=c) for c in (False, True))
+    assert apart.prompts.shape == together.prompts.shape == (50, 3, 40)
+    assert np.array_equal(together.prompts[:, 0], together.prompts[:, 2])
+    assert not np.array_equal(apart.prompts[:, 0], apart.prompts[:, 2])
+    assert np.allclose(together.prompts.sum(2), 1)

@@ -5,12 +5,24 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import json  # noqa: E402
+import os  # noqa: E402
 from pathlib import Path  # noqa: E402
 from xml.etree import ElementTree as ET  # noqa: E402
 
 import numpy as np  # noqa: E402
 
-from ramerge.lab import arms, controls, merging, report, scoring, study  # noqa: E402
+from ramerge.lab import (  # noqa: E402
+    analysis,
+    arms,
+    comparisons,
+    controls,
+    merging,
+    processes,
+    report,
+    scoring,
+    statistics,
+    study,
+)
 from ramerge.lab.agents import Cell, deterministic  # noqa: E402
 from ramerge.lab.analysis import gather, planned  # noqa: E402
 from ramerge.lab.environments import AGENTS, TASKS, environments  # noqa: E402
@@ -136,14 +148,10 @@ def score_one(cache, case, bench, monkeypatch):
     return study._read(cache, Cell("geometry", 0, 0), "fast")
 
 
-def numbers(found):
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in found["rows"]]
-
-
 def test_a_cell_repeats_to_the_bit_and_its_report_is_whole(tmp_path, case, bench, monkeypatch):
     one = score_one(tmp_path / "one", case, bench, monkeypatch)
     two = score_one(tmp_path / "two", case, bench, monkeypatch)
-    assert numbers(one) == numbers(two)
+    assert one == two
     for module in ("analysis", "sections"):
         monkeypatch.setattr(f"ramerge.lab.{module}.PROBLEMS", 24, raising=False)
     results = gather([one, {**one, "agent_seed": 1}])
@@ -166,6 +174,56 @@ def test_a_cell_repeats_to_the_bit_and_its_report_is_whole(tmp_path, case, bench
     assert ram["tasks"] == pytest.approx(np.mean([ram[t] for t in TASKS[:3]]), abs=1e-5)
 
 
+def pretended(gains, retention):
+    """Results of four cells whose leads gain so much over the rivals, with so much retention."""
+    luck = np.random.default_rng(0).random((4, 4, 200))
+    rewards, validation = {}, {}
+    for arm in ("ram_plus", "ties", "ta_sum", "gram", "gram_small", "gram_union", "tsv_m"):
+        rate = np.full((1, 4, 1), 0.6 + gains.get(arm, 0.0))
+        rate[:, 3] = retention.get(arm, 0.9)
+        rewards[arm, "scaled"] = (luck < rate).astype(float)
+        validation[arm, "scaled"] = float(rate.mean())
+    cells, agents = [(0, 0), (0, 1), (1, 0), (1, 1)], []
+    draws = statistics.draw([0, 0, 1, 1], 4, 200)
+    return analysis.Results(
+        cells, rewards, validation, {}, {}, {}, agents, draws, analysis.main_terms()
+    )
+
+
+def test_a_rule_holds_when_it_beats_all_three_and_keeps_retention():
+    gains = {"gram": 0.1, "gram_small": 0.1, "gram_union": 0.1, "ties": -0.1}
+    found = pretended({**gains, "tsv_m": -0.05}, {"gram_small": 0.8, "gram_union": 0.95})
+    verdicts = {t.label: t.holds for t in analysis.trials({"bf16": found})["bf16"]}
+    wanted = {"Gram": True, "Gram, smaller side": False, "Gram ∪ RAM": True, "TSV-M": False}
+    assert verdicts == wanted  # the smaller side gained as much, and lost retention
+    one_rival = pretended({"gram": 0.1, "ta_sum": 0.1}, {})
+    assert not any(t.holds for t in analysis.trials({"bf16": one_rival})["bf16"])
+    alone, among = (analysis.trials(r)["bf16"][0].against[0].p for r in ({"bf16": found}, {"bf16": found, "natural": one_rival}))  # fmt: skip
+    assert among > alone  # more questions, one family
+    text = comparisons.better({"bf16": found}).text[0]
+    assert "Gram: in 1 of 1 regimes (bf16)" in text
+    assert "TSV-M: in 0 of 1 regimes" in text
+
+
+def test_a_rival_enters_with_the_tuning_that_validation_prefers():
+    found = pretended({"gram": 0.1}, {})
+    better = found.rewards["gram", "scaled"]
+    found.rewards["ties", "tuned"], found.validation["ties", "tuned"] = better, 1.0
+    against = analysis.trials({"bf16": found})["bf16"][0].against
+    assert [c.label for c in against][1] == "Gram − TIES, tuned"
+    assert against[1].tasks.value == 0
+
+
+def test_work_apart_has_one_thread_and_leaves_this_process_alone(monkeypatch):
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
+    assert processes.apart(threads_there) == "1"
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "7"
+
+
+def threads_there():
+    return os.environ["OPENBLAS_NUM_THREADS"]
+
+
 def test_plans():
     assert len(study.planned(full=True).cells()) == 30
     assert [c.regime for c in study.planned().cells()] == ["geometry"] * 3
@@ -186,6 +244,18 @@ def test_command_line(tmp_path, monkeypatch):
     done = CliRunner().invoke(app, ["run", "--full", "--out", str(tmp_path)])
     assert done.exit_code == 0
     assert str(tmp_path / "full") in done.stdout
+    from ramerge.lab.stories import report as stories_report
+    from ramerge.lab.stories import study as stories
+
+    ran = []
+    monkeypatch.setattr(stories, "run", lambda place, cells, **_: ran.append(place.source))
+    monkeypatch.setattr(stories, "finished", lambda cache, cells: cells)
+    monkeypatch.setattr(stories_report, "write", lambda found, out, planned: [f"{found} {planned}"])
+    asked = ["stories", str(tmp_path), "--regime", "bf16", "--seeds", "2"]
+    done = [CliRunner().invoke(app, [*asked, *more]) for more in ([], ["--report-only"])]
+    assert [d.exit_code for d in done] == [0, 0]
+    assert done[0].stdout == done[1].stdout == f"{stories.cells(['bf16'], 2)} 2\n"
+    assert ran == [tmp_path]
 
 
 def test_a_report_needs_results(tmp_path):

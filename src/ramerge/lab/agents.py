@@ -71,12 +71,14 @@ def get_base(
         "shape": asdict(Shape()),
         "pretraining": asdict(settings),
     }
-    if _matches(directory, wanted):
+    if matches(directory, wanted):
         return load(directory)
     log(f"training base {seed}: {settings.steps} steps")
     weights, losses = pretrain(Shape(), seed, settings)
     save(weights, Shape(), directory, torch.bfloat16)
-    _write(directory, {**wanted, "loss": _curve(losses), "test": accuracies(weights, "test")})
+    write_provenance(
+        directory, {**wanted, "loss": curve(losses), "test": accuracies(weights, "test")}
+    )
     return load(
         directory
     )  # as every later run has it: the order of the names decides sums and masks
@@ -88,16 +90,16 @@ def get_agents(
     """The cell's three agents by name, read from their BF16 or fp32 files; trained if not there."""
     directory = base_directory(cache, cell.base_seed) / cell.regime / f"seed-{cell.agent_seed}"
     wanted = {"version": VERSION, **asdict(cell), "schedules": _schedules(cell.regime)}
-    if not _matches(directory, wanted):
+    if not matches(directory, wanted):
         curves, tests = {}, {}
         for name, task in zip(AGENTS, TASKS, strict=False):
             log(f"training {name} of {cell.name}")
             weights, rewards = train_agent(cell, base, task)
             save(weights, Shape(), directory / f"{name}.fp32", torch.float32)
             save(weights, Shape(), directory / f"{name}.bf16", torch.bfloat16)
-            curves[name] = _curve(rewards)
+            curves[name] = curve(rewards)
             tests[name] = accuracies(load(directory / f"{name}.bf16"), "test")
-        _write(directory, {**wanted, "reward": curves, "test": tests})
+        write_provenance(directory, {**wanted, "reward": curves, "test": tests})
     return {name: load(directory / f"{name}.{stored}") for name in AGENTS}
 
 
@@ -129,14 +131,14 @@ def _schedules(regime: Regime) -> dict[str, Any]:
     return {"grpo": fixed, **{task: asdict(s) for task, s in SCHEDULES[regime].items()}}
 
 
-def _curve(values: list[float]) -> list[float]:
+def curve(values: list[float]) -> list[float]:
     """At most twenty means of consecutive values."""
     step = max(1, len(values) // 20)
     parts = [values[at : at + step] for at in range(0, len(values), step)]
     return [round(sum(p) / len(p), 4) for p in parts]
 
 
-def _matches(directory: Path, wanted: Mapping[str, Any]) -> bool:
+def matches(directory: Path, wanted: Mapping[str, Any]) -> bool:
     """Whether the directory was trained with these settings."""
     path = directory / PROVENANCE
     if not path.is_file():
@@ -145,6 +147,6 @@ def _matches(directory: Path, wanted: Mapping[str, Any]) -> bool:
     return all(found.get(key) == value for key, value in wanted.items())
 
 
-def _write(directory: Path, value: Mapping[str, Any]) -> None:
+def write_provenance(directory: Path, value: Mapping[str, Any]) -> None:
     """Provenance is written last: a directory without it is trained again."""
     (directory / PROVENANCE).write_text(json.dumps(value, indent=1) + "\n", "utf-8")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,28 @@ BASELINES = (
 
 
 @dataclass(frozen=True, slots=True)
+class Terms:
+    """What a bench calls its parts, and how its results are read.
+
+    Attributes:
+        agents: each is trained on the task of the same place.
+        tasks: retention last.
+        rewards: of one row of a result file, ``[K, P]``.
+        common: whether all tasks judge the same answers, so that their prompts are drawn together.
+    """
+
+    agents: Sequence[str]
+    tasks: Sequence[str]
+    rewards: Callable[[Mapping[str, Any]], F64]
+    common: bool = False
+
+
+def main_terms() -> Terms:
+    """Those of the study with three tasks."""
+    return Terms(AGENTS, TASKS, lambda row: unpack(row["right"], PROBLEMS))
+
+
+@dataclass(frozen=True, slots=True)
 class Results:
     """All cells of one regime.
 
@@ -39,6 +61,7 @@ class Results:
         others: the same as ``rewards`` for pairs and crowds, by their name.
         agents: what was measured on the agents, cell by cell.
         draws: the bootstrap.
+        terms: names of agents and tasks.
     """
 
     cells: list[tuple[int, int]]
@@ -49,11 +72,14 @@ class Results:
     others: Mapping[str, Mapping[Key, F64]]
     agents: list[Mapping[str, Any]]
     draws: st.Draws
+    terms: Terms
 
     @property
     def experts(self) -> F64:
         """Accuracy of every agent on its own task ``[C, K - 1]``."""
-        own = [self.rewards[a, "published"].mean(2)[:, at] for at, a in enumerate(AGENTS)]
+        own = [
+            self.rewards[a, "published"].mean(2)[:, at] for at, a in enumerate(self.terms.agents)
+        ]
         return np.stack(own, axis=1)
 
     def metrics(self) -> dict[str, st.Metric]:
@@ -67,8 +93,9 @@ class Results:
         }
 
 
-def gather(found: Sequence[Mapping[str, Any]]) -> Results:
-    """Results of one regime's cells."""
+def gather(found: Sequence[Mapping[str, Any]], terms: Terms | None = None) -> Results:
+    """Results of one regime's cells; of the study with three tasks where no terms are given."""
+    terms = terms or main_terms()
     cells = [(f["base_seed"], f["agent_seed"]) for f in found]
     stacked: dict[str, dict[Key, list[Mapping[str, Any]]]] = {}
     for cell in found:
@@ -77,10 +104,12 @@ def gather(found: Sequence[Mapping[str, Any]]) -> Results:
                 (row["arm"], row["variant"]), []
             ).append(row)
     rewards = {
-        of: {k: np.stack([unpack(r["right"], PROBLEMS) for r in rows]) for k, rows in table.items()}
+        of: {k: np.stack([terms.rewards(r) for r in rows]) for k, rows in table.items()}
         for of, table in stacked.items()
     }
     three = stacked[THREE]
+    problems = next(iter(rewards[THREE].values())).shape[2]
+    bases = [base for base, _ in cells]
     return Results(
         cells=cells,
         rewards=rewards.pop(THREE),
@@ -89,7 +118,8 @@ def gather(found: Sequence[Mapping[str, Any]]) -> Results:
         settings={k: [r["setting"] for r in rows] for k, rows in three.items()},
         others=rewards,
         agents=[f["agents"] for f in found],
-        draws=st.draw([base for base, _ in cells], len(TASKS), PROBLEMS),
+        draws=st.draw(bases, len(terms.tasks), problems, common=terms.common),
+        terms=terms,
     )
 
 
@@ -177,6 +207,79 @@ def searched(results: Results) -> list[Contrast]:
         ("RAM, scaled − task arithmetic, scaled", ("ram", "scaled"), ("ta_sum", "scaled")),
     ]
     return family(results, [(*p, "") for p in pairs])
+
+
+LEADS = (
+    ("Gram", "gram"),
+    ("Gram, smaller side", "gram_small"),
+    ("Gram ∪ RAM", "gram_union"),
+    ("TSV-M", "tsv_m"),
+)
+RIVALS = (("RAM+", "ram_plus"), ("TIES", "ties"), ("task arithmetic", "ta_sum"))
+TOLERATED = 0.01  # retention that a better rule may lose
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One rule against RAM+, TIES and task arithmetic, each at its best tuning.
+
+    Attributes:
+        label: the rule, scaled.
+        against: the three differences.
+        retention: the differences of retention, in the same order.
+    """
+
+    label: str
+    against: Sequence[Contrast]
+    retention: Sequence[st.Estimate]
+
+    @property
+    def holds(self) -> bool:
+        """Better than all three on the agents' tasks, and retention not lost to any of them."""
+        return all(c.verdict == "better" for c in self.against) and all(
+            e.low > -TOLERATED for e in self.retention
+        )
+
+
+def trials(regimes: Mapping[str, Results]) -> dict[str, list[Trial]]:
+    """Whether a rule beats the published ones at equal tuning, regime by regime.
+
+    A rival enters as *tuned* or as *scaled*, whichever is better on validation: eight looks each.
+    All differences of all regimes are one family: nothing here was planned.
+    """
+    found = {regime: _trials(results) for regime, results in regimes.items()}
+    every = [c for rules in found.values() for trial in rules for c in trial.against]
+    adjusted = iter(st.holm([c.tasks.p for c in every]))
+    return {
+        regime: [
+            replace(trial, against=[replace(c, p=next(adjusted)) for c in trial.against])
+            for trial in rules
+        ]
+        for regime, rules in found.items()
+    }
+
+
+def _trials(results: Results) -> list[Trial]:
+    rivals = [(label, _best_variant(results, arm)) for label, arm in RIVALS]
+    found = []
+    for lead, arm in LEADS:
+        ours = (arm, "scaled")
+        pairs = [(f"{lead} − {rival}, {key[1]}", ours, key, "") for rival, key in rivals]
+        against = family(results, pairs)
+        if len(against) == len(RIVALS):
+            kept = [
+                st.contrast(
+                    results.rewards[ours], results.rewards[key], results.draws, st.retention
+                )
+                for _, key in rivals
+            ]
+            found.append(Trial(lead, against, kept))
+    return found
+
+
+def _best_variant(results: Results, arm: str) -> Key:
+    there = [(arm, v) for v in ("scaled", "tuned") if (arm, v) in results.validation]
+    return max(there, key=lambda key: results.validation[key], default=(arm, "scaled"))
 
 
 def family(results: Results, pairs: Sequence[tuple[str, Key, Key, str]]) -> list[Contrast]:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from ramerge.lab import controls
 from ramerge.lab.merging import merge, merge_files, moved, norm, task_vector
-from ramerge.lab.model import Weights
+from ramerge.lab.model import Shape, Weights
 
 NORMS = (
     0.3,
@@ -40,6 +40,7 @@ class Case:
         exact: the same agents as saved in fp32; empty where an arm needs none.
         fisher: each agent's Fisher information file; empty where there is none.
         seed: of random controls.
+        shape: sizes of all these models.
     """
 
     base: Weights
@@ -47,6 +48,7 @@ class Case:
     exact: Mapping[str, Weights]
     fisher: Mapping[str, Path]
     seed: int
+    shape: Shape = Shape()  # noqa: RUF009
 
 
 Make = Callable[[Case], Weights]
@@ -230,7 +232,7 @@ def _controls(agents: Sequence[str]) -> list[Arm]:
 
 def _fisher(case: Case) -> Weights:
     files = {f"{agent}.fisher": str(path) for agent, path in case.fisher.items()}
-    return merge_files(case.base, case.agents, "fisher", **files)
+    return merge_files(case.base, case.agents, "fisher", case.shape, **files)
 
 
 def _union(case: Case) -> Weights:

@@ -40,6 +40,7 @@ Seeds = Annotated[
 Bases = Annotated[
     int | None, typer.Option("--bases", min=1, help="Bases, each pre-trained from its seed.")
 ]
+Jobs = Annotated[int, typer.Option("--jobs", min=1, help="Processes, of one thread each.")]
 Out = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Where the report goes.")]
 
 
@@ -52,7 +53,7 @@ def run(
     bases: Bases = None,
     cache: Cache = Path("lab-cache"),
     out: Out = Path("lab"),
-    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes, of one thread each.")] = 2,
+    jobs: Jobs = 2,
 ) -> None:
     """Train what is missing, score every merge, write REPORT.md and report.html.
 
@@ -78,12 +79,12 @@ def write_report(
     cache: Cache = Path("lab-cache"),
     out: Out = Path("lab"),
 ) -> None:
-    """Write the report from the cells that are scored so far, without running anything.
+    """Write the report from the cells that are scored so far, without scoring any.
 
     Example: ramerge lab report --full
     """
     _require_torch()
-    from ramerge.lab import report, study
+    from ramerge.lab import cost, report, study
 
     plan = study.planned(full=full, regimes=regime, bases=bases, seeds=seeds)
     found = study.finished(plan, cache)
@@ -91,7 +92,45 @@ def write_report(
         raise ConfigError(
             f"`{cache}` holds no results of this plan", hint="`ramerge lab run` makes them"
         )
-    for path in report.write(found, [], out, planned=len(plan.cells())):
+    _log("measuring the cost of merging")
+    for path in report.write(found, cost.measure(), out, planned=len(plan.cells())):
+        typer.echo(str(path))
+
+
+@app.command("stories")
+def stories(
+    source: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Holds stories260K.bin and tok512.bin.")
+    ],
+    *,
+    regime: Regimes = None,
+    seeds: Seeds = None,
+    cache: Cache = Path("lab-cache"),
+    out: Out = Path("lab"),
+    jobs: Jobs = 2,
+    report_only: Annotated[
+        bool, typer.Option("--report-only", help="Only of the cells that are scored so far.")
+    ] = False,
+) -> None:
+    """The same study from a base with real pre-training: llama2.c's stories260K.
+
+    Example: ramerge lab stories ~/stories260k --seeds 3
+    """
+    _require_torch()
+    from ramerge.lab.regimes import REGIMES
+    from ramerge.lab.stories import report, study
+    from ramerge.lab.study import regime_named
+
+    regimes = [regime_named(r) for r in regime] if regime else list(REGIMES)
+    cells = study.cells(regimes, seeds or study.SEEDS)
+    if not report_only:
+        study.run(study.Place(source, cache), cells, jobs=jobs, log=_log)
+    found = study.finished(cache, cells)
+    if not found:
+        raise ConfigError(
+            f"`{cache}` holds no results of stories", hint="without --report-only they are made"
+        )
+    for path in report.write(found, out, planned=len(cells)):
         typer.echo(str(path))
 
 

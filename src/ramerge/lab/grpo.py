@@ -8,6 +8,7 @@ sample share its advantage, as in MemAgent.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -19,6 +20,10 @@ from ramerge.lab.environments.base import problems
 from ramerge.lab.model import Shape, Weights, logits
 from ramerge.lab.rollout import Turn, play
 from ramerge.lab.vocabulary import PAD
+
+# Weights, number of the batch and a source of luck -> turns and the rewards of all samples, those of
+# one problem side by side.
+Episode = Callable[[Mapping[str, Tensor], int, torch.Generator], tuple[list[Turn], Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,48 +60,59 @@ def train(
     masks: Mapping[str, Tensor] | None = None,
     after_step: Callable[[Weights], None] | None = None,
 ) -> tuple[Weights, list[float]]:
-    """Train an agent from the base.
+    """Train an agent from the base on one task; the rest is as in `optimise`."""
+
+    def episode(
+        weights: Mapping[str, Tensor], step: int, generator: torch.Generator
+    ) -> tuple[list[Turn], Tensor]:
+        drawn = problems(environment, "train", settings.groups, settings.seed * 100_003 + step)
+        repeated = [p for p in drawn for _ in range(settings.samples)]
+        return play(weights, shape, environment, repeated, generator)
+
+    return optimise(base, shape, episode, settings, masks=masks, after_step=after_step)
+
+
+def optimise(
+    base: Mapping[str, Tensor],
+    shape: Shape,
+    episode: Episode,
+    settings: Settings,
+    *,
+    masks: Mapping[str, Tensor] | None = None,
+    after_step: Callable[[Weights], None] | None = None,
+    enough: float = math.inf,
+) -> tuple[Weights, list[float]]:
+    """GRPO from the base.
 
     Args:
         base: fp32 weights; not changed.
         shape: sizes.
-        environment: the task.
+        episode: plays one batch.
         settings: see there.
         masks: where updates are allowed; None: everywhere.
         after_step: changes the weights in place after each optimiser step (rounding).
+        enough: the mean reward that ends training, when two batches in a row have it.
 
     Returns:
         the agent's fp32 weights, and the mean reward of every batch.
     """
     weights = {n: w.clone().requires_grad_() for n, w in base.items()}
-    optimiser = torch.optim.AdamW(
-        weights.values(), lr=settings.rate, betas=(0.9, 0.95), weight_decay=0.0
-    )
+    optimiser = torch.optim.AdamW(weights.values(), settings.rate, (0.9, 0.95), weight_decay=0.0)
     generator = torch.Generator().manual_seed(settings.seed)
     rewards = []
     for step in range(settings.steps):
         optimiser.param_groups[0]["lr"] = settings.rate * min(1.0, (step + 1) / 5)
-        drawn = problems(environment, "train", settings.groups, settings.seed * 100_003 + step)
-        repeated = [p for p in drawn for _ in range(settings.samples)]
-        turns, reward = play(weights, shape, environment, repeated, generator)
+        turns, reward = episode(weights, step, generator)
         rewards.append(float(reward.mean()))
+        if min(rewards[-2:]) >= enough and step:
+            break
         advantages = _advantages(reward.view(settings.groups, settings.samples))
         if not bool(advantages.any()):
             continue  # every sample of every group has the same reward: nothing to learn from
         for _ in range(settings.epochs):
             optimiser.zero_grad(set_to_none=True)
-            _backward(
-                weights,
-                base,
-                shape=shape,
-                turns=turns,
-                advantages=advantages,
-                settings=settings,
-            )
-            if masks is not None:
-                for name, w in weights.items():
-                    w.grad.mul_(masks[name])
-            torch.nn.utils.clip_grad_norm_(weights.values(), 1.0)
+            _backward(weights, base, turns, advantages, shape=shape, settings=settings)
+            _bound(weights, masks)
             optimiser.step()
             if after_step is not None:
                 after_step(weights)
@@ -119,10 +135,10 @@ def _advantages(rewards: Tensor) -> Tensor:
 def _backward(
     weights: Mapping[str, Tensor],
     base: Mapping[str, Tensor],
-    *,
-    shape: Shape,
     turns: list[Turn],
     advantages: Tensor,
+    *,
+    shape: Shape,
     settings: Settings,
 ) -> None:
     """Add the gradient of the clipped objective, the mean over sampled tokens, turn by turn."""
@@ -144,6 +160,14 @@ def _backward(
             apart = behind - logprobs
             objective = objective - settings.kl * (apart.exp() - apart - 1)
         (-(objective * spoken).sum() / tokens).backward()
+
+
+def _bound(weights: Mapping[str, Tensor], masks: Mapping[str, Tensor] | None) -> None:
+    """Keep the gradient inside the masks, and its norm within 1."""
+    if masks is not None:
+        for name, w in weights.items():
+            w.grad.mul_(masks[name])
+    torch.nn.utils.clip_grad_norm_(weights.values(), 1.0)
 
 
 def answer_logprobs(

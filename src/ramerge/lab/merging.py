@@ -23,14 +23,13 @@ def merge(base: Weights, agents: Mapping[str, Weights], method: str, **parameter
 
 
 def merge_files(
-    base: Weights, agents: Mapping[str, Weights], method: str, **parameters: Any
+    base: Weights, agents: Mapping[str, Weights], method: str, shape: Shape, **parameters: Any
 ) -> Weights:
     """`merge` by way of files, for methods that read files of their own.
 
     Raises:
         MergeError: as `ramerge.merge`.
     """
-    shape = Shape()
     with TemporaryDirectory(prefix="ramerge-lab-") as name:
         place = Path(name)
         for model, weights in {"base": base, **agents}.items():

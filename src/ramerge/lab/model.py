@@ -205,7 +205,13 @@ def _rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     return x * rotation[0] + torch.cat([-second, first], dim=-1) * rotation[1]
 
 
-def save(weights: Mapping[str, Tensor], shape: Shape, directory: Path, dtype: torch.dtype) -> None:
+def save(
+    weights: Mapping[str, Tensor],
+    shape: Shape,
+    directory: Path,
+    dtype: torch.dtype,
+    tokenizer: Callable[[Path], None] = write_tokenizer,
+) -> None:
     """Write an ordinary Hugging Face model directory: weights, config, tokenizer."""
     from safetensors.torch import save_file
 
@@ -219,7 +225,7 @@ def save(weights: Mapping[str, Tensor], shape: Shape, directory: Path, dtype: to
         "generation_config.json": generation,
     }.items():
         (directory / file).write_text(json.dumps(value, indent=2) + "\n", "utf-8")
-    write_tokenizer(directory)
+    tokenizer(directory)
 
 
 def load(directory: Path) -> Weights:

@@ -41,11 +41,18 @@ def gumbel(size: tuple[int, ...], generator: torch.Generator) -> Tensor:
 
 
 @torch.no_grad()
-def answer(
-    weights: Mapping[str, Tensor], shape: Shape, prompts: Sequence[str], noise: Tensor
-) -> tuple[Turn, list[str]]:
-    """Sample an answer to each prompt; ``noise`` is ``[B, max_new, V]`` (zeros: greedy)."""
-    padded, begin = left_padded([encode(p) for p in prompts])
+def sample(
+    weights: Mapping[str, Tensor],
+    shape: Shape,
+    prompts: Sequence[Sequence[int]],
+    noise: Tensor,
+    end: int = EOS,
+) -> Turn:
+    """Sample an answer to each prompt of ids, up to the token ``end``.
+
+    ``noise`` is ``[B, max_new, V]`` (zeros: greedy).
+    """
+    padded, begin = left_padded(prompts)
     tokens, starts = torch.tensor(padded), torch.tensor(begin)
     cache = Cache()
     step = logits(weights, shape, tokens, starts, cache)[:, -1]
@@ -56,13 +63,19 @@ def answer(
         logprob = step.log_softmax(-1).gather(1, token[:, None])[:, 0]
         said.append(token.masked_fill(done, PAD))
         logprobs.append(logprob.masked_fill(done, 0.0))
-        done = done | (token == EOS)
+        done = done | (token == end)
         if at + 1 == noise.shape[1] or bool(done.all()):
             break
         step = logits(weights, shape, token[:, None], starts, cache)[:, -1]
-    ids = torch.stack(said, 1)
-    turn = Turn(tokens, starts, ids, torch.stack(logprobs, 1))
-    return turn, [decode(row) for row in ids.tolist()]
+    return Turn(tokens, starts, torch.stack(said, 1), torch.stack(logprobs, 1))
+
+
+def answer(
+    weights: Mapping[str, Tensor], shape: Shape, prompts: Sequence[str], noise: Tensor
+) -> tuple[Turn, list[str]]:
+    """Sample an answer to each prompt, and read it."""
+    turn = sample(weights, shape, [encode(p) for p in prompts], noise)
+    return turn, [decode(row) for row in turn.answers.tolist()]
 
 
 def play(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ramerge._types import F64
 from ramerge.lab.agents import LUCK, PROBLEMS
 from ramerge.lab.arms import NORMS, Arm, Case, Make, resized, total_norm
 from ramerge.lab.environments import Problem, environments
@@ -20,6 +20,7 @@ from ramerge.lab.rollout import score
 
 Variant = Literal["published", "tuned", "scaled"]
 Bits = NDArray[np.bool_]  # [K, P]
+Rewards = Bits | F64  # right or wrong, or anything between 0 and 1
 VALIDATION_PROBLEMS = 128
 
 
@@ -33,8 +34,7 @@ class Score:
         setting: what tuning chose, in words; empty for the published variant.
         validation: mean accuracy over all tasks on validation; NaN where nobody looked.
         length: norm of the merged task vector, as a share of `arms.total_norm`.
-        seconds: of making the model (not part of any comparison of numbers between runs).
-        right: test problems answered rightly ``[K, P]``.
+        right: rewards on the test problems ``[K, P]``.
     """
 
     arm: str
@@ -42,8 +42,19 @@ class Score:
     setting: str
     validation: float
     length: float
-    seconds: float
-    right: Bits
+    right: Rewards
+
+
+class Judge(Protocol):
+    """What scores models: the study's tasks (`Bench`), or stories."""
+
+    def validate(self, weights: Weights) -> float:
+        """Mean reward over all tasks on validation: what tuning maximises."""
+        ...
+
+    def examine(self, weights: Weights) -> Rewards:
+        """Rewards on the test problems ``[K, P]``."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +88,13 @@ def _right(weights: Weights, drawn: Mapping[str, Sequence[Problem]]) -> Bits:
     return np.stack(rewards) > 0.5
 
 
-def score_arm(arm: Arm, case: Case, bench: Bench) -> Iterator[Score]:
+def score_arm(arm: Arm, case: Case, bench: Judge) -> Iterator[Score]:
     """The arm in all its variants."""
-    started = time.perf_counter()
     merged = arm.make(case)
-    seconds = time.perf_counter() - started
     whole = total_norm(case)
     length = norm(task_vector(case.base, merged)) / whole if whole else 0.0
     looked = bench.validate(merged) if arm.kind in {"baseline", "ram", "lead"} else float("nan")
-    yield Score(arm.name, "published", "", looked, length, seconds, bench.examine(merged))
+    yield Score(arm.name, "published", "", looked, length, bench.examine(merged))
     if arm.grid:
         yield _best(arm, "tuned", arm.grid, case, bench)
     if arm.scaled and length > 0:
@@ -98,7 +107,7 @@ def _stretched(merged: Weights, share: float) -> Make:
 
 
 def _best(
-    arm: Arm, variant: Variant, grid: Sequence[tuple[str, Make]], case: Case, bench: Bench
+    arm: Arm, variant: Variant, grid: Sequence[tuple[str, Make]], case: Case, bench: Judge
 ) -> Score:
     """The variant with the best validation score (the first of equals), on the test problems."""
     tried = [(label, make(case)) for label, make in grid]
@@ -106,6 +115,4 @@ def _best(
     best = int(np.argmax(looks))
     label, weights = tried[best]
     length = norm(task_vector(case.base, weights)) / total_norm(case)
-    return Score(
-        arm.name, variant, label, looks[best], length, float("nan"), bench.examine(weights)
-    )
+    return Score(arm.name, variant, label, looks[best], length, bench.examine(weights))

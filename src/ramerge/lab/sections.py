@@ -3,64 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from ramerge.lab import figures, wording
 from ramerge.lab import statistics as st
-from ramerge.lab.analysis import BASELINES, Contrast, Key, Results, planned, searched
+from ramerge.lab.analysis import BASELINES, Key, Results
 from ramerge.lab.arms import NORMS, Arm, arms
-from ramerge.lab.environments import AGENTS, TASKS
+from ramerge.lab.comparisons import Named, ablations, better, of_regime, reinforcement, verdicts
+from ramerge.lab.environments import AGENTS
+from ramerge.lab.parts import Figure, Part, Table, spread
 from ramerge.lab.regimes import REGIMES
 from ramerge.lab.scoring import VALIDATION_PROBLEMS
-
-LEAST_GAIN = 0.20
-PAPER = {"coder": (3.2, 6.3, 14.87), "tools": (46.2, 40.8, 1.45), "memory": (54.3, 47.5, 1.11)}
-Named = Mapping[str, Results]  # by regime
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Cells as text; the first column is left-aligned."""
-
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    caption: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """An SVG with the name of its file."""
-
-    name: str
-    title: str
-    svg: str
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A heading with what stands below it."""
-
-    title: str
-    text: Sequence[str] = ()
-    items: Sequence[Table | Figure] = ()
-    level: int = 2
 
 
 def all_parts(results: Named, costs: Sequence[Mapping[str, Any]], planned_cells: int) -> list[Part]:
     """The report in order."""
-    parts = [_what(results, planned_cells), _verdicts(results), _agents(results)]
+    parts = [_what(results, planned_cells), verdicts(results), reinforcement(results)]
+    parts.append(better(results))
     for regime, found in results.items():
         parts.append(Part(f"Regime `{regime}`: {REGIMES[regime]}"))  # type: ignore[index]
-        parts += [
-            _geometry(found),
-            _methods(regime, found),
-            _contrasts(regime, found),
-            _controls(found),
-        ]
-        parts += [p for p in (_ablations(found), _others(found), _bases(found)) if p is not None]
+        parts += of_regime(regime, found)
+        parts += [p for p in (ablations(found), _others(found), _bases(found)) if p is not None]
     if costs:
         parts.append(_costs(results, costs))
     return parts
@@ -90,170 +53,6 @@ def _what(results: Named, planned_cells: int) -> Part:
     if lonely:
         text += wording.paragraphs(wording.LONELY, regimes=", ".join(f"`{r}`" for r in lonely))
     return Part("What was run", text)
-
-
-def _verdicts(results: Named) -> Part:
-    rows = [
-        [c.label, regime, _points(c.tasks), _p(c.p), c.verdict]
-        for regime, found in results.items()
-        for c in planned(found)
-    ]
-    return Part(
-        "The planned contrasts",
-        wording.paragraphs(wording.PLANNED),
-        [Table(["contrast", "regime", "points", "p (Holm)", "verdict"], rows)],
-    )
-
-
-def _agents(results: Named) -> Part:
-    rows, failed = [], []
-    for regime, found in results.items():
-        base = found.rewards["base", "published"].mean(2)
-        for at, agent in enumerate(AGENTS):
-            own = found.rewards[agent, "published"].mean(2)
-            gain = own[:, at] - base[:, at]
-            failed += [
-                f"`{regime}`, base {b}, seed {s}: {agent} gained {100 * g:.1f}"
-                for (b, s), g in zip(found.cells, gain, strict=True)
-                if g < LEAST_GAIN
-            ]
-            values = [base[:, at], own[:, at], gain, own[:, -1]]
-            rows.append([regime, agent, TASKS[at], *(_spread(v) for v in values)])
-    verdict = (
-        "Failed to gain 20 points: " + "; ".join(failed) + "."
-        if failed
-        else "Every agent gained at least 20 points on its own task in every cell."
-    )
-    header = ["regime", "agent", "task", "base", "agent's score", "gain", "retention"]
-    return Part(
-        "Did reinforcement learning work?",
-        [verdict],
-        [Table(header, rows, "mean (least … most) over cells")],
-    )
-
-
-def _geometry(found: Results) -> Part:
-    rows = []
-    for agent in AGENTS:
-        cells = [c[agent] for c in found.agents]
-        rho = [c["rho"] for c in cells if c["rho"] is not None]
-        cosine = [abs(v) for c in cells for v in c["cosine_to"].values()]
-        density, unique, paper = PAPER[agent]
-        rows.append(
-            [
-                agent,
-                f"{100 * np.mean([c['density'] for c in cells]):.1f} ({density})",
-                f"{100 * np.mean([c['unique'] for c in cells]):.1f} ({unique})",
-                f"{np.mean(rho):.2f} ({paper})" if rho else "–",
-                f"{np.mean([c['norm'] for c in cells]):.2f}",
-                f"{np.mean(cosine):.3f}",
-            ]
-        )
-    header = ["agent", "density, %", "unique, %", "ρ", "norm", "mean cosine, absolute"]
-    return Part(
-        "What training changed",
-        [],
-        [Table(header, rows, "mask of the paper; in brackets the paper's")],
-        3,
-    )
-
-
-def _methods(regime: str, found: Results) -> Part:
-    metrics = found.metrics()
-    rows, points = [], []
-    for arm in labels().values():
-        if arm.kind not in {"reference", "baseline", "ram", "lead"}:
-            continue
-        for variant in ("published", "tuned", "scaled"):
-            if (arm.name, variant) not in found.rewards:
-                continue
-            rewards = found.rewards[arm.name, variant]
-            got = {name: st.estimate(rewards, found.draws, m) for name, m in metrics.items()}
-            label = arm.label if variant == "published" else f"{arm.label} · {variant}"
-            rows.append(
-                [
-                    label,
-                    *(_percent(e) for e in got.values()),
-                    f"{found.length[arm.name, variant]:.2f}",
-                ]
-            )
-            if arm.kind != "reference":
-                e = got["all four"]
-                points.append((label, 100 * e.value, 100 * e.low, 100 * e.high))
-    points.sort(key=lambda p: -p[1])
-    header = ["method", *metrics, "norm"]
-    figure = Figure(
-        f"methods-{regime}",
-        f"All four tasks, {regime}",
-        figures.intervals(f"Mean of all four tasks, %, regime {regime}", points, zero=False),
-    )
-    return Part("Methods", wording.paragraphs(wording.METHODS), [Table(header, rows), figure], 3)
-
-
-def _contrasts(regime: str, found: Results) -> Part:
-    def table(contrasts: Sequence[Contrast], caption: str) -> Table:
-        rows = [
-            [c.label, _points(c.tasks), _points(c.everything), _p(c.p), c.verdict]
-            for c in contrasts
-        ]
-        return Table(["difference", "tasks", "all four", "p (Holm, tasks)", ""], rows, caption)
-
-    first, second = planned(found), searched(found)
-    rows = [
-        (c.label, 100 * c.tasks.value, 100 * c.tasks.low, 100 * c.tasks.high)
-        for c in [*first, *second]
-    ]
-    figure = Figure(
-        f"contrasts-{regime}",
-        f"Differences, {regime}",
-        figures.intervals(
-            f"Difference of the mean over the agents' tasks, points, regime {regime}",
-            rows,
-            zero=True,
-        ),
-    )
-    tables = [
-        table(first, "planned"),
-        table(second, "the search for a better rule, and what explains RAM; exploratory"),
-    ]
-    return Part("Differences", [], [*tables, figure], 3)
-
-
-def _controls(found: Results) -> Part:
-    names = [
-        "ram",
-        "ram_plus",
-        "norm_matched",
-        *(a.name for a in labels().values() if a.kind == "control"),
-    ]
-    rows = []
-    for name in names:
-        if (name, "published") not in found.rewards:
-            continue
-        rewards = found.rewards[name, "published"]
-        each = 100 * rewards.mean((0, 2))
-        mean = st.estimate(rewards, found.draws, st.task_mean)
-        rows.append([labels()[name].label, *(f"{v:.1f}" for v in each), _percent(mean)])
-    text = wording.paragraphs(wording.CONTROLS)
-    return Part("Controls", text, [Table(["arm", *TASKS, "agents' tasks"], rows)], 3)
-
-
-def _ablations(found: Results) -> Part | None:
-    rows = []
-    for arm in labels().values():
-        if arm.kind == "ablation" and (arm.name, "published") in found.rewards:
-            rewards = found.rewards[arm.name, "published"]
-            apart = st.contrast(
-                rewards, found.rewards["ram_plus", "published"], found.draws, st.task_mean
-            )
-            four = st.contrast(
-                rewards, found.rewards["ram_plus", "published"], found.draws, st.all_mean
-            )
-            rows.append([arm.label, _points(apart), _points(four)])
-    if not rows:
-        return None
-    text = wording.paragraphs(wording.ABLATIONS)
-    return Part("Ablations", text, [Table(["setting", "tasks", "all four"], rows)], 3)
 
 
 def _others(found: Results) -> Part | None:
@@ -299,7 +98,7 @@ def _bases(found: Results) -> Part | None:
             four = found.rewards[name, variant].mean((1, 2))
             per = [four[[b == base for b, _ in found.cells]] for base in bases]
             label = labels()[name].label + ("" if variant == "published" else f" · {variant}")
-            rows.append([label, *(_spread(v) for v in per)])
+            rows.append([label, *(spread(v) for v in per)])
     header = ["method", *(f"base {b}" for b in bases)]
     return Part(
         "Base by base",
@@ -335,26 +134,11 @@ def numbers(results: Named) -> dict[str, Any]:
             accuracy = rewards.mean(2)
             means = {name: round(float(m(accuracy).mean()), 6) for name, m in r.metrics().items()}
             means |= {
-                task: round(float(v), 6) for task, v in zip(TASKS, accuracy.mean(0), strict=True)
+                task: round(float(v), 6)
+                for task, v in zip(r.terms.tasks, accuracy.mean(0), strict=True)
             }
             table["arms"].setdefault(arm, {})[variant] = {
                 **means,
                 "chosen": r.settings[arm, variant],
             }
     return found
-
-
-def _percent(e: st.Estimate) -> str:
-    return f"{100 * e.value:.1f} [{100 * e.low:.1f}, {100 * e.high:.1f}]"
-
-
-def _points(e: st.Estimate) -> str:
-    return f"{100 * e.value:+.1f} [{100 * e.low:+.1f}, {100 * e.high:+.1f}]"
-
-
-def _p(value: float) -> str:
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
-
-
-def _spread(values: Any) -> str:
-    return f"{100 * np.mean(values):.1f} ({100 * np.min(values):.1f} … {100 * np.max(values):.1f})"

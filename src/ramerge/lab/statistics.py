@@ -44,7 +44,13 @@ class Estimate:
 
 
 def draw(
-    bases: Sequence[int], tasks: int, prompts: int, *, seed: int = 0, replicates: int = REPLICATES
+    bases: Sequence[int],
+    tasks: int,
+    prompts: int,
+    *,
+    seed: int = 0,
+    replicates: int = REPLICATES,
+    common: bool = False,
 ) -> Draws:
     """Draw the bootstrap.
 
@@ -54,6 +60,7 @@ def draw(
         prompts: P.
         seed: of the resampling.
         replicates: B.
+        common: all tasks have the same prompts, which are drawn once for all.
     """
     rng = np.random.default_rng(seed)
     cells = np.zeros((replicates, len(bases)))
@@ -61,8 +68,9 @@ def draw(
         members = np.flatnonzero(np.equal(bases, base))
         share = np.full(len(members), 1 / len(members))
         cells[:, members] = rng.multinomial(len(members), share, size=replicates)
-    weights = rng.multinomial(prompts, np.full(prompts, 1 / prompts), size=(replicates, tasks))
-    return Draws(cells / len(bases), weights / prompts)
+    size = (replicates, 1 if common else tasks)
+    weights = rng.multinomial(prompts, np.full(prompts, 1 / prompts), size=size)
+    return Draws(cells / len(bases), np.repeat(weights / prompts, tasks // size[1], axis=1))
 
 
 def replicate(rewards: F64, draws: Draws, metric: Metric) -> F64:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
@@ -31,6 +31,7 @@ from ramerge.lab.arms import NORMS, Arm, Case, arms, leads, methods
 from ramerge.lab.environments import AGENTS, TASKS, environments
 from ramerge.lab.geometry import measure
 from ramerge.lab.model import Shape, Weights
+from ramerge.lab.processes import spread
 from ramerge.lab.regimes import REGIMES, Regime
 from ramerge.lab.scoring import Bench, Score, score_arm
 
@@ -122,31 +123,15 @@ def run(
     if (
         plan.level == "full"
     ):  # crowds take agents of other seeds: train all before any cell is scored
-        _spread(_train, [(cache, c) for c in plan.cells()], jobs, log)
+        spread(_train, [(cache, c) for c in plan.cells()], jobs, log)
     missing = [(cache, c, plan.level) for c in plan.cells() if _read(cache, c, plan.level) is None]
-    _spread(_score, missing, jobs, log)
+    spread(_score, missing, jobs, log)
     return finished(plan, cache)
 
 
 def finished(plan: Plan, cache: Path) -> list[dict[str, Any]]:
     """Results of the plan's cells that are scored, in order."""
     return [f for c in plan.cells() if (f := _read(cache, c, plan.level)) is not None]
-
-
-def _spread(
-    work: Callable[..., str], items: Sequence[tuple[Any, ...]], jobs: int, log: Log
-) -> None:
-    """Call ``work`` with every item, in processes of their own."""
-    from concurrent.futures import ProcessPoolExecutor, as_completed
-    from multiprocessing import get_context
-
-    if jobs <= 1 or len(items) <= 1:
-        for item in items:
-            log(work(*item))
-        return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        for done in as_completed([pool.submit(work, *item) for item in items]):
-            log(done.result())
 
 
 def _train(cache: Path, cell: Cell) -> str:
