@@ -1,10 +1,12 @@
 """Model-written code stays in its box, cannot forge a verdict, and its ways to fail are told apart."""
 
+import asyncio
 import json
 import os
 import shutil
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -196,3 +198,27 @@ def test_a_box_that_does_not_hold_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(launch, "unprivileged", dict)
     with pytest.raises(SandboxError, match="does not hold"):
         check.require()
+
+
+@boxed
+def test_a_box_that_outlives_bubblewrap_is_ended_and_a_stranger_is_not():
+    """A killed bubblewrap may not have tied its child to itself yet."""
+    stranger = subprocess.Popen(["sleep", "97533"])
+    assert not launch._first_of_a_box(stranger.pid)
+    stranger.kill()
+    stranger.wait()
+    namespaces = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
+    alone = subprocess.Popen([*namespaces, "sleep", "97532"])
+    try:
+        for _ in range(200):
+            children = Path(f"/proc/{alone.pid}/task/{alone.pid}/children").read_text().split()
+            if children and launch._first_of_a_box(int(children[0])):
+                break
+            time.sleep(0.02)
+        else:
+            pytest.skip("unshare is not allowed here")
+        asyncio.run(launch._gone(int(children[0])))
+        assert alone.wait(timeout=10) != 0
+    finally:
+        alone.kill()
+        alone.wait()

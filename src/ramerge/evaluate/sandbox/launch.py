@@ -164,7 +164,10 @@ async def launch(files: Mapping[str, str], main: str, limits: Limits) -> Box:
 
 
 async def _gone(first: int) -> None:
-    """Wait until a box's process 1, and with it everything in the box, is no more."""
+    """End a box's process 1, and with it everything in the box, and wait until it is no more.
+
+    It dies with bubblewrap, but not where that is killed before the two have been tied together.
+    """
     try:
         process = os.pidfd_open(first)
     except ProcessLookupError:
@@ -172,6 +175,9 @@ async def _gone(first: int) -> None:
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(process, ended.set)
     try:
+        if _first_of_a_box(first):
+            with suppress(ProcessLookupError, PermissionError):
+                signal.pidfd_send_signal(process, signal.SIGKILL)
         async with asyncio.timeout(END_S):
             await ended.wait()
     except TimeoutError as error:
@@ -179,6 +185,18 @@ async def _gone(first: int) -> None:
     finally:
         loop.remove_reader(process)
         os.close(process)
+
+
+def _first_of_a_box(pid: int) -> bool:
+    """Whether a process is number 1 of a namespace of its own: the number alone may have been given away again."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    numbers = next(
+        (line.split()[1:] for line in status.splitlines() if line.startswith("NSpid")), []
+    )
+    return len(numbers) > 1 and numbers[-1] == "1"
 
 
 def unprivileged() -> dict[str, Any]:

@@ -25,7 +25,8 @@ from ramerge.lab.wording import LONELY, paragraphs
 TITLE = "The miniature study on stories260K: results"
 WHAT = """
 The same arms, looks at validation (on 64 openings, not 128 problems) and statistics as in the study
-with three tasks, on a base with real pre-training that was made elsewhere: stories260K, 0.26 M parameters, from the TinyStories data. Each
+with three tasks, on a base with real pre-training that was made elsewhere: stories260K, 0.26 M
+parameters, from the TinyStories data. Each
 agent is trained by the lab's GRPO until two batches in a row reach 90 % on its property of the text
 it writes: a dog appears, {sentences} sentences or more end, somebody speaks in quotation marks. A
 text has {new} tokens and is judged on all properties at once, so the agents pull one text in three
