@@ -122,6 +122,7 @@ def merge(
             target, plan.layout, plan.fingerprint(),
             overwrite=overwrite, resume=resume, inputs=inputs, side_bytes=beside,
         ) as staging:  # fmt: skip
+            resumed = len(staging.finished)
             outcome, digests = _fill(plan, staging, count, chunk, progress)
             files["ramerge_config.yml"] = to_yaml(job, source=public_source).encode()
             files["README.md"] = model_card(session.card_facts(plan, outcome)).encode()
@@ -129,7 +130,12 @@ def merge(
                 session.manifest_facts(plan, outcome, digests), output, tensors
             ))  # fmt: skip
     return summary.report(
-        plan, outcome, seconds=time.monotonic() - began, output=target, files=written
+        plan,
+        outcome,
+        seconds=time.monotonic() - began,
+        output=target,
+        files=written,
+        resumed=resumed,
     )
 
 

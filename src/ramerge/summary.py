@@ -57,6 +57,7 @@ class MergeReport:
         passes: reads of the inputs, probe passes included.
         bytes_read: input bytes read by them.
         bytes_written: size of the weights.
+        resumed: tensors that an interrupted run had finished.
         seconds: wall time, the final verification included.
         output: the directory; None for a merge in memory.
         decisions: what was copied, dropped or left out, in words.
@@ -72,6 +73,7 @@ class MergeReport:
     passes: int
     bytes_read: int
     bytes_written: int
+    resumed: int
     seconds: float
     output: Path | None
     files: tuple[OutputFile, ...]
@@ -185,6 +187,7 @@ def report(
     seconds: float,
     output: Path | None,
     files: Sequence[OutputFile],
+    resumed: int = 0,
 ) -> MergeReport:
     """Put everything together."""
     summaries = agents(plan, outcome)
@@ -200,6 +203,7 @@ def report(
         passes=outcome.passes,
         bytes_read=outcome.bytes_read,
         bytes_written=plan.bytes_written,
+        resumed=resumed,
         seconds=seconds,
         output=output,
         files=tuple(files),

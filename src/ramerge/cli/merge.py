@@ -129,6 +129,8 @@ def show_report(report: MergeReport, *, as_json: bool, quiet: bool) -> None:
     if as_json:
         emit_json(report.to_json())
     elif not quiet:
+        if report.resumed:
+            say("note", f"resumed: {report.resumed:,} of {report.tensors:,} tensors were finished")
         for text in report.decisions:
             say("note", text)
         for text in report.warnings:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ramerge._types import Json
 from ramerge.report.svg import compact, number, percent
 
-SHADES = " ░▒▓█"
+SHADES = "·░▒▓█"
 
 
 def table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
@@ -108,18 +109,20 @@ def _dilution(data: Json) -> str:
 
 def _heat_map(data: Json) -> str:
     """Density by module (rows) and layer (columns), one block an agent."""
-    layers = sorted({p["layer"] for p in data["layers"] if p["layer"] is not None})
-    modules = list(dict.fromkeys(p["module"] for p in data["layers"] if p["layer"] is not None))
-    if not layers:
-        return "no layers"
-    width = max(map(len, modules))
-    blocks = []
+    places = data["layers"]
+    layers = sorted({p["layer"] for p in places}, key=lambda x: -1 if x is None else x)
+    modules = list(dict.fromkeys(p["module"] for p in places))
+    width = max(map(len, modules), default=0)
+    most = max((a["density"] for p in places for a in p["agents"]), default=0) or 1
+    numbered = [layer for layer in layers if layer is not None]
+    span = f"layer {numbered[0]}–{numbered[-1]}" if numbered else "no layer"
+    first = ", the first column outside layers" if numbered and None in layers else ""
+    blocks = [
+        f"density by module and {span}{first}; all agents on one scale, █ from {percent(most * 0.64)}"
+    ]
     for t, agent in enumerate(data["agents"]):
-        density = {(p["module"], p["layer"]): p["agents"][t]["density"] for p in data["layers"]}
-        most = max(density.values(), default=0) or 1
-        lines = [
-            f"density of {agent['name']} by module and layer {layers[0]}–{layers[-1]}, █ = {percent(most)}"
-        ]
+        density = {(p["module"], p["layer"]): p["agents"][t]["density"] for p in places}
+        lines = [agent["name"]]
         for module in modules:
             cells = "".join(_shade(density.get((module, layer)), most) for layer in layers)
             lines.append(f"{module.ljust(width)}  {cells}")
@@ -128,6 +131,7 @@ def _heat_map(data: Json) -> str:
 
 
 def _shade(value: float | None, most: float) -> str:
+    """Spread at the lower end by a root, as in the page, so that sparse agents show beside dense ones."""
     if value is None:
-        return "·"
-    return SHADES[min(int(value / most * len(SHADES)), len(SHADES) - 1)]
+        return " "
+    return SHADES[min(int(math.sqrt(value / most) * len(SHADES)), len(SHADES) - 1)]

@@ -66,7 +66,7 @@ def model_card(facts: Mapping[str, Any]) -> str:
     return f"""{_front_matter(sources, method.name)}
 # Merge of {_count(len(agents), "agent")} into {escaped(base)}
 
-Made with [ramerge](https://pypi.org/project/ramerge/) by the method {escaped(method.title)} \
+Made with [ramerge](https://pypi.org/project/ramerge/) by the method {method.title} \
 (`{method.name}`{_reference(method)}).
 
 | agent | source | dtype | density | unique | shared | ρ | λ | λ after rounding |
@@ -111,7 +111,7 @@ def _count(n: int, noun: str) -> str:
 
 
 def _reference(method: MethodLike) -> str:
-    return f", {escaped(method.reference)}" if method.reference else ""
+    return f", {method.reference}" if method.reference else ""  # our own words
 
 
 def _rows(agents: Sequence[Mapping[str, Any]]) -> str:
@@ -140,7 +140,13 @@ def _number(value: float | None) -> str:
 def _parameters(values: Mapping[str, Any]) -> str:
     if not values:
         return "none"
-    return ", ".join(f"{escaped(k)} = {escaped(json.dumps(v))}" for k, v in values.items())
+    return ", ".join(f"{escaped(k)} = {_value(v)}" for k, v in values.items())
+
+
+def _value(value: Any) -> str:
+    """A parameter; numbers and lists of them need no escapes."""
+    text = json.dumps(value)
+    return text if re.fullmatch(r"[\[\]0-9eE.,+ -]*|true|false|null", text) else escaped(text)
 
 
 def _fenced(text: str, language: str) -> str:
