@@ -190,3 +190,24 @@ def test_short_names_of_dtypes(models, given, meant, tmp_path):
 def test_methods_in_capitals_are_recognised(models, capsys):
     assert run(["plan", *flags(models, "coder"), "--method", "TIES"]) == 2
     assert "did you mean `ties`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["doctor"], "name them: --base ./base --agent"),
+        (["plan", "nofile.yml"], "name a merge file"),
+        (["verify", "nowhere"], "there is no directory `nowhere`"),
+        (["plan", "--base=B", "--agent=my coder=C"], "`my coder` is no name for an agent"),
+        (["plan", "--base=B", "--agent=a=C", "--method=fisher"], "--set a.fisher=…"),
+        (["plan", "--base=B", "--agent=a=C", "--set=a.r=1"], "(--set r=…)"),
+    ],
+)
+def test_slips_of_the_first_hour_are_told_the_way_out(
+    models, command, said, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    places = {"B": str(models["base"]), "C": str(models["coder"])}
+    words = [w[:-1] + places[w[-1]] if w[-2:] in {"=B", "=C"} else w for w in command]
+    assert run(words) in {2, 10}
+    assert said in capsys.readouterr().err

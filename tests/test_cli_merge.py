@@ -218,7 +218,9 @@ def test_an_interrupted_merge_goes_on_to_the_same_bytes(
     assert "error: stopped by " in message
     assert not (tmp_path / "cut").exists()
     assert run([*command, str(tmp_path / "cut"), "--resume"]) == 0
-    assert re.search(r"note: resumed: [1-9]\d* of 20 tensors were finished", capsys.readouterr().err)
+    assert re.search(
+        r"note: resumed: [1-9]\d* of 20 tensors were finished", capsys.readouterr().err
+    )
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cut", "whole"]
 

@@ -75,7 +75,7 @@ def test_few_flags():
         (
             {"settings": ["a.r=1"]},
             "--agent a: `r` of `ram_plus` is one for all agents together",
-            "set it in the `parameters` of the whole file",
+            "set it in the `parameters` of the whole file (--set r=…)",
         ),
         ({"settings": ["weight=[1"]}, "--set weight=[1:1:3: expected", None),
         (

@@ -295,7 +295,7 @@ def test_refusals(text, message, hint):
         (
             "- model: a\n  parameters: {r: 1}",
             "m.yml:5:16: `r` of `ram_plus` is one for all agents together",
-            "set it in the `parameters` of the whole file",
+            "set it in the `parameters` of the whole file (--set r=…)",
         ),
         ("- a", "m.yml:4:3: an entry of `models` is a mapping with `model`", "write `- model: a`"),
         ("- name: a", "m.yml:4:3: `model` is missing: the path or Hub id", None),
@@ -359,7 +359,7 @@ def test_number_of_agents():
 def test_required_parameters():
     assert only("merge_method: slerp\nbase_model: b\nmodels: [{model: a}]") == (
         "`slerp` needs `t`, which is not set for agent `a`",
-        "0 is the base (0 <= x <= 1)",
+        "0 is the base (0 <= x <= 1): --set a.t=…",
     )
     text = "merge_method: fisher\nmodels:\n- {model: a, parameters: {fisher: f.safetensors}}\n"
     text += "- {model: b}\n- {model: c}"

@@ -94,7 +94,10 @@ def job(config: str | Path | Mapping[str, Any] | Job | None, **flags_given: Any)
         return config
     if config is None:
         if given["base"] is None and given["agents"] is None:
-            raise ConfigError("neither a configuration file nor --base and --agent is given")
+            raise ConfigError(
+                "no models are given",
+                hint="name them: --base ./base --agent coder=./coder --agent tools=./tools",
+            )
         sources = given.pop("agents") or []
         named = (
             {n: str(a) for n, a in sources.items()}

@@ -198,5 +198,6 @@ def _interpolated(anchors: tuple[float, ...], depth: float) -> float:
 
 
 def _unset(name: str, method: str, who: str, parameter: Parameter) -> ConfigError:
-    hint = f"{parameter.meaning} ({parameter.range or parameter.kind})"
+    key = f"{who.split('`')[1]}.{name}" if "`" in who else name
+    hint = f"{parameter.meaning} ({parameter.range or parameter.kind}): --set {key}=…"
     return ConfigError(f"`{method}` needs `{name}`, which is not set for {who}", hint=hint)

@@ -40,7 +40,7 @@ def read_settings(
         if parameter is None:
             problems.append(_unknown(node, name, info))
         elif level == "agent" and not info.of_agent(parameter):
-            hint = "set it in the `parameters` of the whole file"
+            hint = f"set it in the `parameters` of the whole file (--set {name}=…)"
             message = f"`{name}` of `{info.name}` is one for all agents together"
             problems.append(node.key_error(name, message, hint=hint))
         else:

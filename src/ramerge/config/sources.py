@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from ramerge._errors import ConfigError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 RESERVED = frozenset({"base", "union"})  # words that mean something else where names stand
@@ -24,10 +27,16 @@ def split_named(text: str) -> tuple[str | None, str]:
     """``name=source`` or ``source``, as flags give agents.
 
     A name has no path separator, so that ``runs/lr=1e-6`` stays a source.
+
+    Raises:
+        ConfigError: what stands before the ``=`` can be no name, and the whole is no file.
     """
     name, equals, source = text.partition("=")
     if equals and source and NAME.fullmatch(name):
         return name, source
+    if equals and source and name and "/" not in name and not Path(text).exists():
+        hint = "names are made of letters, digits and `._-`, and start with a letter or digit"
+        raise ConfigError(f"`{name}` is no name for an agent (in `{text}`)", hint=hint)
     return None, text
 
 

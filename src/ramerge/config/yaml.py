@@ -99,7 +99,8 @@ def read_file(path: Path) -> Node:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise ConfigError(f"no configuration file `{path}`") from error
+        hint = "name a merge file, or give the models by --base and --agent"
+        raise ConfigError(f"no configuration file `{path}`", hint=hint) from error
     except OSError as error:
         raise OutputError(f"cannot read `{path}`: {error.strerror}") from error
     return read_text(data, file=path.name)

@@ -60,6 +60,8 @@ def verify(directory: str | Path) -> VerifyReport:
             and the tensors whose bytes differ. Several differences come as one `ProblemsError`.
     """
     root = Path(directory)
+    if not root.is_dir():
+        raise VerificationError(f"there is no directory {shown(str(directory))}")
     _, files, tensors = read_manifest(root)
     problems: list[MergeError] = []
     with ThreadPoolExecutor(THREADS) as pool:
