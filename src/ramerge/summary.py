@@ -161,11 +161,11 @@ def notes(plan: Plan, outcome: Outcome, summaries: Sequence[AgentSummary]) -> tu
                 f"rounding takes most of λ from agent `{a.name}`: {a.lam:.3f} is {a.lam_effective:.3f} as stored;"
                 " `out_dtype: float32` (--out-dtype float32) keeps it"
             )
-        if a.changed == 0:
+        if a.changed == 0 and not plan.job.slices:  # a stack of layers has no base to differ from
             found.append(
                 f"agent `{a.name}` does not differ from the base anywhere (mask `{plan.values.get('mask', 'exact')}`)"
             )
-        elif a.density > 0.8:
+        elif a.density > 0.8 and plan.method.masked:
             found.append(
                 f"agent `{a.name}` changed {a.density:.0%} of all elements: with little left unique, RAM comes close to"
                 " plain averaging; is it from this base, or stored in another dtype?"
