@@ -212,6 +212,18 @@ def test_the_same_name_in_two_runs_is_told_apart(tmp_path):
     assert compare(runs).models == ("m", "m (second)")
 
 
+def test_runs_in_directories_of_one_name_are_never_pooled(tmp_path):
+    runs = []
+    for place, right in (("a", 1), ("b", 0), ("c", 1)):
+        (tmp_path / place).mkdir()
+        runs.append(run_of(tmp_path / place / "run", {"m": outcomes("A", [right] * 10)}))
+    found = compare(runs)
+    assert found.models == ("m", "m (run)", "m (run 2)")
+    key = found.main[0]
+    assert [found.cells[m][key].score.mean for m in found.models] == [100.0, 0.0, 100.0]
+    assert [found.cells[m][key].score.n for m in found.models] == [10, 10, 10]
+
+
 def test_runs_that_cannot_be_compared_are_refused(tmp_path):
     one = run_of(tmp_path / "1", {"m": outcomes("A", [1])}, {"limit": 10})
     two = run_of(tmp_path / "2", {"m": outcomes("A", [1])}, {"limit": 20})

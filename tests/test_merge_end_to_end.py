@@ -207,6 +207,44 @@ def test_state_dicts_of_torch_tensors(models):
     assert ramerge.merge_state_dicts(half, [half])["model.norm.weight"].dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("swapped", ["base", "agent", "both"])
+def test_byte_order_changes_no_number(swapped):
+    def ordered(values, who):
+        return np.array(values, ">f4" if swapped in {who, "both"} else "<f4")
+
+    base, agent = {"w": ordered([1, 2], "base")}, {"w": ordered([3, 2], "agent")}
+    assert ramerge.merge_state_dicts(base, [agent], method="ram")["w"].tolist() == [3, 2]
+
+
+def test_awkward_tensors_are_merged_or_refused_by_name():
+    import torch
+
+    def dicts(k):
+        return {"w": torch.ones(2) * k, "none": torch.empty(0, 4), "more": torch.empty(3, 0)}
+
+    merged = ramerge.merge_state_dicts(dicts(1), [dicts(2)], method="ram")
+    assert merged["w"].tolist() == [2, 2] and merged["none"].shape == (0, 4)
+    rows = torch.arange(6.0).reshape(2, 3)
+    learned = {"w": rows.T.clone().T.requires_grad_()}
+    assert torch.equal(
+        ramerge.merge_state_dicts({"w": rows * 0}, [learned], method="ram")["w"], rows
+    )
+    negative = torch.complex(torch.zeros(2), torch.ones(2)).conj().imag
+    merged = ramerge.merge_state_dicts({"w": torch.ones(2)}, [{"w": negative}], method="ram")
+    assert merged["w"].tolist() == [-1, -1]
+    masked = np.ma.array(np.ones(2, np.float32), mask=[1, 0])
+    for bad, why in ((torch.eye(2).to_sparse(), "layout"), (masked, "masked")):
+        with pytest.raises(ramerge.MergeError, match=why):
+            ramerge.merge_state_dicts({"w": torch.ones(2, 2)}, [{"w": bad}], method="ram")
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_threads_are_at_least_one(threads):
+    base = {"w": np.zeros(3, np.float32)}
+    with pytest.raises(ramerge.MergeError, match="threads are too few"):
+        ramerge.merge_state_dicts(base, [base], method="ram", threads=threads)
+
+
 def test_plan_finds_all_problems_without_reading_data(models, tmp_path):
     base, agents = models
     plan = ramerge.plan(base=base, agents=agents, out=tmp_path / "m")

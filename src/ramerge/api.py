@@ -108,7 +108,7 @@ def merge(
         out_dtype=out_dtype, shard_size=shard_size, nonfinite=nonfinite, exclude=exclude,
         extra=extra, vocabulary=vocabulary,
     )  # fmt: skip
-    count = threads or session.default_threads()
+    count = session.thread_count(threads)
     with session.planned(job, allow_pickle=allow_pickle) as made:
         plan, ready, inputs = made
         chunk = session.chunk_size(plan, count, memory)
@@ -240,7 +240,7 @@ def probe(
         extra=extra, vocabulary=vocabulary,
     )  # fmt: skip
     with session.planned(job, allow_pickle=allow_pickle) as (made, _, _):
-        count = threads or session.default_threads()
+        count = session.thread_count(threads)
         records = engine.measure(
             made,
             run=partial(executor.run, threads=count),
@@ -302,7 +302,7 @@ def doctor(
         for note in job.notes
         if note == session.SELF
     ]
-    count = threads or session.default_threads()
+    count = session.thread_count(threads)
     for agent in job.agents:
         alone = replace(job, agents=(agent,), notes=())
         try:
@@ -368,7 +368,7 @@ def merge_state_dicts(
     sink = MemorySink(made.layout.specs())
     run = partial(
         executor.run,
-        threads=1 if made.method.rule is None else threads or session.default_threads(),
+        threads=1 if made.method.rule is None else session.thread_count(threads),
     )
     engine.merge(made, sink, run=run)
     return sink.arrays(base)

@@ -32,6 +32,19 @@ SELF = "an agent that is the base itself changes nothing and is left out"
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
+def thread_count(wanted: int | None) -> int:
+    """How many threads to use: as many as wanted, or the `default_threads`.
+
+    Raises:
+        ConfigError: fewer than one is wanted.
+    """
+    if wanted is None:
+        return default_threads()
+    if wanted < 1:
+        raise ConfigError(f"{wanted} threads are too few", hint="leave it out, or give 1 or more")
+    return wanted
+
+
 def default_threads() -> int:
     """Cores this process may use, at most `MOST_THREADS`."""
     return min(len(os.sched_getaffinity(0)), MOST_THREADS)

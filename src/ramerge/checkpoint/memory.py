@@ -29,13 +29,20 @@ def to_bytes(array: Any) -> tuple[Bytes, DType, tuple[int, ...]]:
     """Flat bytes, dtype and shape of a numpy array or CPU torch tensor; no copy where it is contiguous.
 
     Raises:
-        IncompatibleError: a dtype that safetensors has no name for, or a tensor that is not on the CPU.
+        IncompatibleError: a dtype that safetensors has no name for, a mask, or a tensor that is sparse or not on the CPU.
     """
     if type(array).__module__.partition(".")[0] == "torch":
         array, name = _from_torch(array)
     else:
+        if np.ma.isMaskedArray(array):
+            raise IncompatibleError(
+                "a masked array cannot be merged: its mask would be lost",
+                hint="call .filled() first",
+            )
         array = np.asarray(array)
         name = array.dtype.name
+        if not array.dtype.isnative:  # bytes are read as this machine's
+            array = array.astype(array.dtype.newbyteorder("="))
     if name not in _NUMPY:
         raise IncompatibleError(
             f"arrays of type {name} cannot be merged", hint="convert them to a float type"
@@ -51,7 +58,11 @@ def _from_torch(tensor: Any) -> tuple[Any, str]:
         raise IncompatibleError(
             f"a tensor is on {tensor.device}, not on the CPU", hint="call .cpu() first"
         )
-    tensor = tensor.detach()
+    if tensor.layout != torch.strided:
+        raise IncompatibleError(
+            f"a tensor has the layout {tensor.layout}", hint="call .to_dense() first"
+        )
+    tensor = tensor.detach().resolve_conj().resolve_neg()
     name = str(tensor.dtype).removeprefix("torch.")
     return (
         tensor.contiguous().view(torch.int16).numpy() if name == "bfloat16" else tensor.numpy()
@@ -130,7 +141,11 @@ class MemorySink:
                 import torch
 
                 dtype = getattr(torch, spec.dtype.torch_name)
-                result[name] = torch.from_numpy(raw).view(dtype).reshape(spec.shape)
+                result[name] = (
+                    torch.from_numpy(raw).view(dtype).reshape(spec.shape)
+                    if raw.size
+                    else torch.empty(spec.shape, dtype=dtype)
+                )
             else:
                 result[name] = raw.view(numpy_dtype(spec.dtype)).reshape(spec.shape)
         return result

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,20 @@ def compare(runs: Sequence[str | Path]) -> EvaluationReport:
         names: dict[str, str] = {}
         for row in rows.read(run / "outcomes.jsonl", None):
             model, outcome = _outcome(row, run)
-            name = names.setdefault(model, model if model not in found else f"{model} ({run.name})")
-            found.setdefault(name, []).append(outcome)
+            if model not in names:
+                names[model] = _free_name(model, run, found)
+                found[names[model]] = []
+            found[names[model]].append(outcome)
         seconds |= {names[model]: time for model, time in times.items() if model in names}
     return build(found, seconds, settings)
+
+
+def _free_name(model: str, run: Path, taken: Container[str]) -> str:
+    """A name that no model of an earlier run has: with the run's directory, and a number where that is not enough."""
+    choices = chain(
+        [model, f"{model} ({run.name})"], (f"{model} ({run.name} {n})" for n in count(2))
+    )
+    return next(name for name in choices if name not in taken)
 
 
 def _facts(run: Path) -> tuple[dict[str, Any], dict[str, float]]:

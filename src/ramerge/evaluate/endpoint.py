@@ -17,6 +17,15 @@ from ramerge._types import Json
 from ramerge.evaluate.records import Answer, Prompt, RetryableError, UnansweredError
 
 RETRYABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+UNREADABLE = (
+    ValueError,
+    KeyError,
+    IndexError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
 REFUSED = frozenset({401, 403, 404})  # no request to this endpoint can succeed
 
 
@@ -104,7 +113,7 @@ class Endpoint:
             raise UnansweredError(f"HTTP {status}: {shown}")
         try:
             return _answer(json.loads(body), time.monotonic() - started)
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        except UNREADABLE as error:
             raise RetryableError(f"the reply is no chat completion: {shown[:80]!r}") from error
 
     async def close(self) -> None:
@@ -134,12 +143,13 @@ def _answer(reply: Any, seconds: float) -> Answer:
     """Read a chat completion; any surprise is an exception."""
     choice = reply["choices"][0]
     message = choice["message"]
-    text = message.get("content") or ""
+    text = message.get("content")
+    text = "" if text is None else text
+    if not isinstance(text, str):
+        raise TypeError("content is not text")
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     if reasoning:
         text = f"<think>{reasoning}</think>{text}"
-    if not isinstance(text, str):
-        raise TypeError("content is not text")
     calls = [
         {"name": call["function"]["name"], "arguments": call["function"]["arguments"]}
         for call in message.get("tool_calls") or []
