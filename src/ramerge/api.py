@@ -9,30 +9,36 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ramerge import engine, session, summary
 from ramerge._errors import ConfigError, MergeError, raise_problems
-from ramerge.checkpoint.base import OutputFile
-from ramerge.checkpoint.files import public_source
-from ramerge.checkpoint.memory import MemoryCheckpoint, MemorySink
-from ramerge.checkpoint.open import open_checkpoint
-from ramerge.checkpoint.output.card import model_card
-from ramerge.checkpoint.output.manifest import manifest_bytes
-from ramerge.checkpoint.output.staging import Staging
-from ramerge.checkpoint.output.target import check_output, preflight
-from ramerge.checkpoint.output.verify import VerifyReport, verify
-from ramerge.checkpoint.views.harmonise import Extra, Vocabulary
-from ramerge.chunks import Progress
+from ramerge.config import assemble
 from ramerge.config.canonical import to_yaml
 from ramerge.config.job import Job
-from ramerge.executors import threads as executor
+from ramerge.config.vocabulary import Extra, Vocabulary
 from ramerge.methods.registry import find
-from ramerge.planning import Plan, build
-from ramerge.records import Outcome
+from ramerge.models.base import OutputFile
+from ramerge.models.files import public_source
+from ramerge.models.memory import MemoryCheckpoint, MemorySink
+from ramerge.models.open import open_checkpoint
+from ramerge.output.card import model_card
+from ramerge.output.manifest import manifest_bytes
+from ramerge.output.staging import Staging
+from ramerge.output.target import check_output, preflight
+from ramerge.output.verify import VerifyReport, verify
+from ramerge.planning.beside import side_content
+from ramerge.planning.opened import named, planned
+from ramerge.planning.plan import Plan, build
+from ramerge.report import merge as summary
+from ramerge.report import record
 from ramerge.report.dilution import dilute
 from ramerge.report.health import Finding, examine, from_error
+from ramerge.report.merge import MergeReport
 from ramerge.report.probe import ProbeReport
 from ramerge.report.probe import build as build_report
-from ramerge.summary import MergeReport
+from ramerge.run import engine, sizes
+from ramerge.run import threads as executor
+from ramerge.run.chunks import Progress
+from ramerge.run.digests import input_hashes
+from ramerge.run.records import Outcome
 
 __all__ = [
     "MergeReport",
@@ -103,17 +109,17 @@ def merge(
         MergeError: its subclass and `exit_code` say what went wrong; nothing is left at ``out`` then.
     """
     began = time.monotonic()
-    job = session.job(
+    job = assemble.job(
         config, base=base, agents=agents, method=method, parameters=parameters, preset=preset,
         out_dtype=out_dtype, shard_size=shard_size, nonfinite=nonfinite, exclude=exclude,
         extra=extra, vocabulary=vocabulary,
     )  # fmt: skip
-    count = session.thread_count(threads)
-    with session.planned(job, allow_pickle=allow_pickle) as made:
+    count = sizes.thread_count(threads)
+    with planned(job, allow_pickle=allow_pickle) as made:
         plan, ready, inputs = made
-        chunk = session.chunk_size(plan, count, memory)
+        chunk = sizes.chunk_size(plan, count, memory)
         target = Path(out)
-        files, left_out = session.side_content(
+        files, left_out = side_content(
             plan, ready, allow_remote_code=allow_remote_code, tokenizer_from=tokenizer_from
         )
         plan = replace(plan, notices=(*plan.notices, *left_out))
@@ -125,9 +131,9 @@ def merge(
             resumed = len(staging.finished)
             outcome, digests = _fill(plan, staging, count, chunk, progress)
             files["ramerge_config.yml"] = to_yaml(job, source=public_source).encode()
-            files["README.md"] = model_card(session.card_facts(plan, outcome)).encode()
+            files["README.md"] = model_card(record.card_facts(plan, outcome)).encode()
             written = staging.commit(files, lambda output, tensors: manifest_bytes(
-                session.manifest_facts(plan, outcome, digests), output, tensors
+                record.manifest_facts(plan, outcome, digests), output, tensors
             ))  # fmt: skip
     return summary.report(
         plan,
@@ -143,7 +149,7 @@ def _fill(
     plan: Plan, staging: Staging, threads: int, chunk: int, progress: Progress | None
 ) -> tuple[Outcome, list[tuple[OutputFile, ...]]]:
     """Merge into a staging directory, and hash the inputs while they are read."""
-    hashes = session.input_hashes(plan, staging.finished)
+    hashes = input_hashes(plan, staging.finished)
     count = (
         1 if plan.method.rule is None else threads
     )  # whole tensors: one at a time is memory enough
@@ -176,13 +182,13 @@ def plan(
     Raises:
         MergeError: the problem, or a `ProblemsError` with all of them.
     """
-    job = session.job(
+    job = assemble.job(
         config, base=base, agents=agents, method=method, parameters=parameters, preset=preset,
         out_dtype=out_dtype, shard_size=shard_size, nonfinite=nonfinite, exclude=exclude,
         extra=extra, vocabulary=vocabulary,
     )  # fmt: skip
-    with session.planned(job, allow_pickle=allow_pickle) as (made, _, inputs):
-        session.chunk_size(made, session.default_threads(), memory)
+    with planned(job, allow_pickle=allow_pickle) as (made, _, inputs):
+        sizes.chunk_size(made, sizes.default_threads(), memory)
         if out is not None:
             check_output(Path(out), inputs, overwrite=overwrite)
             preflight(Path(out), made.bytes_written)
@@ -232,20 +238,20 @@ def probe(
     for name in against:
         find(name)  # an unknown one is said before the pass, not after it
     if config is not None:
-        given = session.job(config)
+        given = assemble.job(config)
         base, agents = given.base, {a.name: a.source for a in given.agents}
-    job = session.job(
+    job = assemble.job(
         None, base=base, agents=agents, method="ram_plus", out_dtype=out_dtype,
         parameters={"mask": mask, "epsilon": epsilon, "r": r, "alpha": alpha},
         extra=extra, vocabulary=vocabulary,
     )  # fmt: skip
-    with session.planned(job, allow_pickle=allow_pickle) as (made, _, _):
-        count = session.thread_count(threads)
+    with planned(job, allow_pickle=allow_pickle) as (made, _, _):
+        count = sizes.thread_count(threads)
         records = engine.measure(
             made,
             run=partial(executor.run, threads=count),
             bound=epsilon,
-            chunk=session.chunk_size(made, count, memory),
+            chunk=sizes.chunk_size(made, count, memory),
             progress=progress,
         )
         report = build_report(made, records, r=r, alpha=alpha)
@@ -290,28 +296,28 @@ def doctor(
     Raises:
         MergeError: the base itself cannot be read, or the arguments are wrong.
     """
-    job = session.job(None, base=base, agents=agents, method="ram_plus", nonfinite="error")
+    job = assemble.job(None, base=base, agents=agents, method="ram_plus", nonfinite="error")
     if job.base is None:
         raise ConfigError("doctor needs a base to compare with", hint="give it as --base")
     try:
         open_checkpoint(job.base, allow_pickle=allow_pickle).close()
     except MergeError as error:
-        raise_problems(session.named("the base", job.base, error))
+        raise_problems(named("the base", job.base, error))
     findings = [
         Finding("error", "base", "identical", note, "leave it out")
         for note in job.notes
-        if note == session.SELF
+        if note == assemble.SELF
     ]
-    count = session.thread_count(threads)
+    count = sizes.thread_count(threads)
     for agent in job.agents:
         alone = replace(job, agents=(agent,), notes=())
         try:
-            with session.planned(alone, allow_pickle=allow_pickle) as (made, _, _):
+            with planned(alone, allow_pickle=allow_pickle) as (made, _, _):
                 records = engine.measure(
                     made,
                     run=partial(executor.run, threads=count),
                     bound=made.epsilon,
-                    chunk=session.chunk_size(made, count, memory),
+                    chunk=sizes.chunk_size(made, count, memory),
                     progress=progress,
                 )
                 findings += examine(made, records)
@@ -350,7 +356,7 @@ def merge_state_dicts(
         if isinstance(agents, Mapping)
         else {f"agent{i + 1}": a for i, a in enumerate(agents)}
     )
-    job = session.job(
+    job = assemble.job(
         None,
         base="base",
         agents={n: n for n in named},
@@ -368,7 +374,7 @@ def merge_state_dicts(
     sink = MemorySink(made.layout.specs())
     run = partial(
         executor.run,
-        threads=1 if made.method.rule is None else session.thread_count(threads),
+        threads=1 if made.method.rule is None else sizes.thread_count(threads),
     )
     engine.merge(made, sink, run=run)
     return sink.arrays(base)

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # the other tests' helpers and hostile cases
-
 from harness import Server, merge_argv, model_set
 
 

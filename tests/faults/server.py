@@ -66,7 +66,7 @@ def child(run, request) -> None:
     if request.get("sparse"):
         keep_sparse()
     if request.get("blind"):
-        from ramerge.checkpoint.output import target
+        from ramerge.output import target
 
         target.free_bytes = lambda path: 1 << 50
     if "fsize" in request:
@@ -85,7 +85,7 @@ def child(run, request) -> None:
 
 def keep_sparse() -> None:
     """Leave zeros unwritten and room unreserved, so that a huge output fits on a small disk."""
-    from ramerge.checkpoint.output import shard, target
+    from ramerge.output import shard, target
 
     write = shard.write_all
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from ramerge._errors import MergeError
-from ramerge.checkpoint.adapters.lora_config import parse_lora_config
-from ramerge.checkpoint.files import json_object
 from ramerge.config import mergekit
 from ramerge.methods.registry import METHODS
+from ramerge.models.files import json_object
+from ramerge.models.lora.config import parse_lora_config
 
 CORPUS = Path(__file__).with_name("corpus")
 PIECES = (

@@ -16,7 +16,7 @@ import pytest
 from harness import can_trace, clear, merge_argv
 
 from ramerge._errors import CorruptInputError, MergeError
-from ramerge.checkpoint.formats.header import read_header_of
+from ramerge.models.formats.header import read_header_of
 
 SECOND, MEGABYTES = 1.0, 200
 
@@ -84,7 +84,7 @@ def plan_argv(models, base) -> list[str]:
 
 def hand_cases() -> dict[str, bytes]:
     """Named broken headers of `test_reading_header`, and the heaviest legal one."""
-    from test_reading_header import BAD
+    from helpers.hostile import BAD
 
     return {name: data for name, (data, _) in BAD.items()}
 
@@ -150,7 +150,7 @@ def test_a_million_empty_tensors(tmp_path, record):
 @pytest.mark.skipif(not can_trace(), reason="strace cannot trace here")
 def test_weight_map_paths(server, models, tmp_path, size, record):
     """Refused before anything outside is opened."""
-    from test_reading_safetensors import HOSTILE
+    from helpers.hostile import HOSTILE
 
     (tmp_path / "secret").mkdir()
     shutil.copy(models / "base/model.safetensors", tmp_path / "secret/x.safetensors")
@@ -332,7 +332,7 @@ def flip(path, bit):
 
 def test_flipped_bits_in_an_output(server, merged, size, record):
     """By `verify`: every one is found, the file is named, and the tensor where there is one."""
-    from ramerge.checkpoint.output.verify import verify
+    from ramerge.output.verify import verify
 
     draw = random.Random(4)
     files = [p for p in sorted(merged.rglob("*")) if p.is_file() and "manifest" not in p.name]

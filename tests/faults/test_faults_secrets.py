@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from harness import AGENTS, load, model_set, save
 
-from test_writing_card import HOSTILE, Elements, front_matter
+from output.test_card import HOSTILE, Elements, front_matter
 
 SECRETS = {
     "Hub token": "hf_AbCdEfGhIjKlMnOpQrStUvWxYz0123456789",

@@ -14,7 +14,7 @@ import typer
 from ramerge.cli import options as opt
 from ramerge.cli.merge import run_merge, show_report
 from ramerge.cli.render import columns
-from ramerge.demo import AGENTS, DemoSet, write_demo_set
+from ramerge.miniature.demo import AGENTS, DemoSet, write_demo_set
 
 Out = Annotated[
     Path,

@@ -41,7 +41,7 @@ def fisher(
 
     Example: ramerge fisher --model ./coder --data code.jsonl --out coder.fisher.safetensors
     """
-    from ramerge.information import estimate
+    from ramerge.rollouts.fisher import estimate
 
     if kind not in {"true", "empirical"}:
         raise ConfigError(f"`--kind {kind}` is neither true nor empirical")

@@ -11,7 +11,7 @@ from ramerge.cli import options as opt
 from ramerge.cli.render import columns, emit_json, say, seconds, size
 
 if TYPE_CHECKING:
-    from ramerge.planning import Plan
+    from ramerge.planning.plan import Plan
 
 Out = Annotated[
     Path | None,
@@ -74,12 +74,12 @@ def show_plan(job: dict[str, Any], *, as_json: bool, quiet: bool) -> None:
 
 def estimate(plan: Plan, memory: str) -> dict[str, Any]:
     """What a merge will need: bytes of buffers, and seconds at a rate that is named, not promised."""
-    from ramerge import session
+    from ramerge.run import sizes
 
-    threads = session.default_threads()
+    threads = sizes.default_threads()
     widest = max((s.dtype.itemsize for t in plan.tensors for s in (t.base, t.output)), default=4)
     streams = len(plan.agents) + len(plan.auxiliary) + 2
-    buffers = threads * streams * widest * session.chunk_size(plan, threads, memory)
+    buffers = threads * streams * widest * sizes.chunk_size(plan, threads, memory)
     moved = plan.bytes_read + 2 * plan.bytes_written  # what is written is read back
     return {"buffer_bytes": buffers, "seconds_at_1_GB_per_second": round(moved / 1e9, 1)}
 

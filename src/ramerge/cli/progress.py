@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
     from rich.status import Status
 
-    from ramerge.chunks import Step
+    from ramerge.run.chunks import Step
 
 REDRAW_S = 0.05
 PREPARING = "reading headers; the first run of a method also compiles its kernel"

@@ -45,7 +45,7 @@ def say(kind: str, message: str, *, hint: str | None = None) -> None:
 
 def emit_json(value: Any) -> None:
     """Print one JSON object to stdout; NaN and infinities as null."""
-    from ramerge.checkpoint.output.manifest import finite
+    from ramerge.output.manifest import finite
 
     typer.echo(json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False))
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from ramerge.checkpoint.tokenizer.vocabulary import TokenizerRules, TokenRule
 from ramerge.config.job import Filtered, Gradient, Job, Setting, Settings, Slice
 from ramerge.config.sources import without_credentials
+from ramerge.config.vocabulary import TokenizerRules, TokenRule
 from ramerge.config.yaml import scalar
 
 Tree = dict[str, object]

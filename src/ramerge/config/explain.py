@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from textwrap import fill
 
 from ramerge._signature import MethodInfo, Parameter, Scalar
-from ramerge.checkpoint.tokenizer.vocabulary import TokenizerRules, TokenRule
 from ramerge.config.job import Gradient, Job, Setting, SliceSource
 from ramerge.config.mergekit import other_defaults
 from ramerge.config.sources import without_credentials
+from ramerge.config.vocabulary import TokenizerRules, TokenRule
 
 WIDTH = 100
 

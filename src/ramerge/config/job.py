@@ -8,8 +8,7 @@ from typing import Literal
 
 from ramerge._signature import Scalar
 from ramerge._types import DType
-from ramerge.checkpoint.tokenizer.vocabulary import TokenizerRules
-from ramerge.checkpoint.views.harmonise import Extra, Vocabulary
+from ramerge.config.vocabulary import Extra, TokenizerRules, Vocabulary
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from typing import Any, get_args
 from ramerge._errors import MergeError, raise_problems
 from ramerge._signature import MethodInfo, Methods
 from ramerge._types import DType
-from ramerge.checkpoint.views.harmonise import Extra, Vocabulary
 from ramerge.config import fields
 from ramerge.config.job import Job
 from ramerge.config.models import (
@@ -30,6 +29,7 @@ from ramerge.config.models import (
 from ramerge.config.resolve import missing
 from ramerge.config.settings import did_you_mean, read_settings, without_effect
 from ramerge.config.tokenizer import read_chat_template, read_tokenizer
+from ramerge.config.vocabulary import Extra, Vocabulary
 from ramerge.config.yaml import Node, Where, from_value, read_file, read_text
 
 Tree = dict[str, Node]

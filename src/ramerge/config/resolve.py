@@ -14,8 +14,8 @@ from typing import Any
 
 from ramerge._errors import ConfigError
 from ramerge._signature import MethodInfo, Parameter, Scalar
-from ramerge.checkpoint.facts import block_of
 from ramerge.config.job import Filtered, Gradient, Job, Setting, Settings, Slice
+from ramerge.models.facts import block_of
 
 
 class _Silent:

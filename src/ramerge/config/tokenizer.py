@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ramerge._errors import MergeError
-from ramerge.checkpoint.tokenizer.vocabulary import TokenizerRules, TokenRule
 from ramerge.config import fields
+from ramerge.config.vocabulary import TokenizerRules, TokenRule
 from ramerge.config.yaml import Node
 
 ModelName = Callable[[Node], str]  # a reference to a model -> an agent's name, or `base`

@@ -15,9 +15,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from ramerge._types import Json
-from ramerge.checkpoint.output.manifest import finite
 from ramerge.evaluate.records import Outcome
 from ramerge.evaluate.statistics import Estimate, Paired, average, difference, estimate
+from ramerge.output.manifest import finite
 
 Key = tuple[str, str]  # column, metric
 ALSO_MAIN = {"unit tests"}  # beside each data set's first metric, as in the paper's Table 1

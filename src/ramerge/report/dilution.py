@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from ramerge import engine
 from ramerge._types import F64, Bytes, Json
-from ramerge.chunks import Executor, Progress
-from ramerge.planning import Plan
+from ramerge.planning.plan import Plan
 from ramerge.probes.project import project
+from ramerge.run import engine
+from ramerge.run.chunks import Executor, Progress
 
 EPSILON = 1e-5
 
@@ -35,7 +35,7 @@ class _Projector:
 
     def write(self, name: str, start: int, data: Bytes) -> None:
         """Project a merged piece."""
-        from ramerge.numeric import numbers
+        from ramerge.run.nonfinite import numbers
 
         tensor, plan = self._tensors[name], self._plan
         if tensor.action != "merge":
@@ -56,7 +56,7 @@ class _Projector:
 
     @staticmethod
     def _values(checkpoint: Any, spec: Any, start: int, stop: int) -> Any:
-        from ramerge.numeric import numbers
+        from ramerge.run.nonfinite import numbers
 
         raw = np.empty((stop - start) * spec.dtype.itemsize, np.uint8)
         checkpoint.read(spec.name, start, stop, raw)

@@ -16,10 +16,10 @@ import numpy as np
 
 from ramerge._errors import MergeError, ProblemsError
 from ramerge._types import Json
-from ramerge.checkpoint.facts import is_vocabulary_tensor
-from ramerge.checkpoint.numbers import read_numbers
-from ramerge.checkpoint.tokenizer.tokens import token_ids
-from ramerge.planning import Plan
+from ramerge.fit.tokenizer.tokens import token_ids
+from ramerge.models.facts import is_vocabulary_tensor
+from ramerge.models.numbers import read_numbers
+from ramerge.planning.plan import Plan
 from ramerge.probes.measure import MASKS, Measures, total
 
 FAR = 0.5  # relative norm of the task vector from which an agent is doubted,

@@ -18,10 +18,10 @@ from typing import Any, Literal
 
 from ramerge._errors import ConfigError, OutputError
 from ramerge._types import Json
-from ramerge.checkpoint.facts import layer_of, module_of
-from ramerge.checkpoint.files import public_source
-from ramerge.compat import main_dtype
-from ramerge.planning import Plan
+from ramerge.fit.pairs import main_dtype
+from ramerge.models.facts import layer_of, module_of
+from ramerge.models.files import public_source
+from ramerge.planning.plan import Plan
 from ramerge.probes.measure import EXPONENTS, MASKS, Measures, total
 
 VERSION = 1

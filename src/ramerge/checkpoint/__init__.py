@@ -1,1 +1,0 @@
-"""Bytes to named tensors and back; knows nothing of merging."""

@@ -1,1 +1,0 @@
-"""Where chunks are worked on: local threads."""

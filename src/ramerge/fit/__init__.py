@@ -1,0 +1,1 @@
+"""Make base and agents alike: names, heads, vocabularies, tokenizers, layers, configurations."""

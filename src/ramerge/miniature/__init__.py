@@ -1,0 +1,1 @@
+"""A miniature base with three trained agents: the demo's models, tasks and scores."""

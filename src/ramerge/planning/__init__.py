@@ -1,0 +1,1 @@
+"""Bind tensors, parameters and output layout to one plan of a merge."""

@@ -1,0 +1,1 @@
+"""Statistics that need texts run through a model (extra `torch`)."""

@@ -1,0 +1,1 @@
+"""The merge itself: passes over chunks, λ, records, threads."""
