@@ -85,6 +85,7 @@ lab: $(VENV)/.lab  ## the miniature study
 docs: $(VENV)/.core  ## regenerate what the docs show of the program itself
 	$(BIN)/python docs/make_cli.py
 	$(BIN)/python docs/make_methods.py
+	$(BIN)/python docs/make_schema.py
 
 clean:  ## remove what the commands above have made
 	rm -rf $(VENV) $(MERGEKIT) demo-out demo-real .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

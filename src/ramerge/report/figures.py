@@ -24,7 +24,7 @@ def figure(data: Json, name: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "plotly":
             raise
-        raise ConfigError("figures need plotly", hint="pip install plotly") from None
+        raise ConfigError("figures need plotly", hint="pip install 'ramerge[plot]'") from None
 
 
 def _density(data: Json) -> Any:
