@@ -58,8 +58,8 @@ def test_equal_models_stay_as_they_are(tmp_path):
 # --- tied heads, reports 1, 4, 5 -----------------------------------------------------------------
 
 
-def test_spare_equal_head_is_left_out_report_5(tmp_path):
-    """Reports 1a, 5: FSDP saved the tied head too; dropped because it is equal, and said."""
+def test_spare_equal_head_is_left_out(tmp_path):
+    """FSDP saved the tied head too; dropped because it is equal, and said."""
     base = saved(tmp_path, "b", {EMBED: E}, TIED)
     agent = saved(tmp_path, "a", {EMBED: E + 1, HEAD: E + 1}, TIED)
     harmony = fit(base, agent)
@@ -70,8 +70,8 @@ def test_spare_equal_head_is_left_out_report_5(tmp_path):
     assert any("left out, tied" in d for d in said(harmony))
 
 
-def test_diverged_head_unties_the_output_report_1(tmp_path):
-    """Report 1b: the missing base head is its embedding, both are written, the flag says so."""
+def test_diverged_head_unties_the_output(tmp_path):
+    """The missing base head is its embedding, both are written, the flag says so."""
     base = saved(tmp_path, "b", {EMBED: E}, TIED)
     diverged = saved(tmp_path, "a", {EMBED: E, HEAD: E + 1}, TIED)
     tied = saved(tmp_path, "c", {EMBED: E + 2}, TIED)
@@ -122,8 +122,8 @@ def test_untied_base_and_tied_agent(tmp_path):
     assert np.array_equal(numbers(harmony.agents["a0"], HEAD), E + 3)
 
 
-def test_untied_agent_without_head_is_a_problem_report_4(tmp_path):
-    """Report 4: model, tensor and the way out, not a KeyError."""
+def test_untied_agent_without_head_is_a_problem(tmp_path):
+    """Model, tensor and the way out, not a KeyError."""
     base = saved(tmp_path, "b", {EMBED: E, HEAD: E + 1}, UNTIED)
     agent = saved(tmp_path, "a", {EMBED: E + 3}, UNTIED)
     (problem,) = fit(base, agent).problems
@@ -142,16 +142,16 @@ def vocabulary(tmp_path, rows, **options):
     return fit(*models, **options)
 
 
-def test_unequal_rows_are_an_error_by_default_reports_7_9(tmp_path):
-    """Reports 7, 9: both numbers, exit 4; nothing is ever re-initialised."""
+def test_unequal_rows_are_an_error_by_default(tmp_path):
+    """Both numbers, exit 4; nothing is ever re-initialised."""
     problems = vocabulary(tmp_path, (8, 6)).problems
     assert len(problems) == 2
     assert "unequal numbers of rows: 8 in the base, 6 in agent `a0`" in problems[0].message
     assert "--vocabulary" in problems[0].hint
 
 
-def test_policy_base_keeps_the_padded_rows_reports_6_7(tmp_path):
-    """Reports 6, 7: rows 0..5 from the agent, the padded rest is the base's."""
+def test_policy_base_keeps_the_padded_rows(tmp_path):
+    """Rows 0..5 from the agent, the padded rest is the base's."""
     harmony = vocabulary(tmp_path, (8, 6, 9), vocabulary="base")
     same_names(harmony)
     assert numbers(harmony.agents["a0"], EMBED)[:, 0].tolist() == [2] * 6 + [1] * 2
@@ -167,8 +167,8 @@ def test_policy_min(tmp_path):
     assert harmony.vocab_size == 6
 
 
-def test_policy_union_report_8(tmp_path):
-    """Report 8: added tokens are kept from the agent that has them."""
+def test_policy_union(tmp_path):
+    """Added tokens are kept from the agent that has them."""
     harmony = vocabulary(tmp_path, (6, 8, 9), vocabulary="union")
     same_names(harmony)
     assert harmony.vocab_size == 9
@@ -196,8 +196,8 @@ TOWER = {"visual.blocks.0.proj.weight": BODY * 2}
 
 
 @pytest.mark.parametrize("extra", ["error", "drop", "base", "keep"])
-def test_tensors_that_only_an_agent_has_reports_32_45(tmp_path, extra):
-    """Reports 32, 45: value heads and towers; always listed."""
+def test_tensors_that_only_an_agent_has(tmp_path, extra):
+    """Value heads and towers; always listed."""
     base = saved(tmp_path, "b", {}, {})
     agents = saved(tmp_path, "a", TOWER, {}), saved(tmp_path, "c", {}, {})
     harmony = fit(base, *agents, extra=extra)
@@ -213,8 +213,8 @@ def test_tensors_that_only_an_agent_has_reports_32_45(tmp_path, extra):
 
 
 @pytest.mark.parametrize("extra", ["error", "drop", "base", "keep"])
-def test_tensors_that_only_the_base_has_report_45(tmp_path, extra):
-    """Report 45: a base with a tower, a text-only agent."""
+def test_tensors_that_only_the_base_has(tmp_path, extra):
+    """A base with a tower, a text-only agent."""
     harmony = fit(saved(tmp_path, "b", TOWER, {}), saved(tmp_path, "a", {}, {}), extra=extra)
     assert bool(harmony.problems) == (extra in {"error", "drop"})
     if not harmony.problems:
@@ -222,8 +222,8 @@ def test_tensors_that_only_the_base_has_report_45(tmp_path, extra):
         assert np.array_equal(numbers(harmony.agents["a0"], next(iter(TOWER))), BODY * 2)
 
 
-def test_buffers_are_copied_and_said_report_48(tmp_path):
-    """Report 48: inv_freq in the base, or in one agent, only."""
+def test_buffers_are_copied_and_said(tmp_path):
+    """inv_freq in the base, or in one agent, only."""
     freq = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(4, np.float32)}
     harmony = fit(saved(tmp_path, "b", freq, {}), saved(tmp_path, "a", {}, {}))
     same_names(harmony)

@@ -58,8 +58,8 @@ def test_ids_as_the_tokenizers_library_gives_them(tmp_path):
     assert token_ids(tmp_path) == trained.get_vocab(with_added_tokens=True)
 
 
-def test_permuted_ids_are_refused_report_12(tmp_path):
-    """Report 12, user threads 11, 12: same size, other ids, the first five differing tokens."""
+def test_permuted_ids_are_refused(tmp_path):
+    """Same size, other ids, the first five differing tokens."""
     base = saved(tmp_path, "b", tokenizer(WORDS))
     permuted = {"<s>": 0, "</s>": 1, "a": 3, "b": 4, "c": 2}
     found = check_tokens(base, {"x": saved(tmp_path, "a", tokenizer(permuted))})
@@ -77,8 +77,8 @@ def test_permuted_ids_are_refused_report_12(tmp_path):
     assert "100 tokens" in problem.message
 
 
-def test_added_tokens_are_listed_report_8(tmp_path):
-    """Report 8: tokens of one agent only, listed."""
+def test_added_tokens_are_listed(tmp_path):
+    """Tokens of one agent only, listed."""
     base = saved(tmp_path, "b", tokenizer(WORDS))
     added = [{"content": f"<new{i}>", "id": 5 + i} for i in range(3)]
     found = check_tokens(base, {"x": saved(tmp_path, "a", tokenizer(WORDS, added))})
@@ -89,8 +89,8 @@ def test_added_tokens_are_listed_report_8(tmp_path):
     assert "`<new0>` (5)" in notice.message
 
 
-def test_ids_without_a_row_report_11(tmp_path):
-    """Report 11: token ids 64000 and 64001 with 64000 rows."""
+def test_ids_without_a_row(tmp_path):
+    """Token ids 64000 and 64001 with 64000 rows."""
     added = [{"content": "<x>", "id": 8}, {"content": "<y>", "id": 9}]
     (problem,) = check_tokens(saved(tmp_path, "b", tokenizer(WORDS, added)), {}).problems
     assert "2 tokens of the base have no row in `model.embed_tokens.weight`, which has 8" in (
@@ -98,13 +98,13 @@ def test_ids_without_a_row_report_11(tmp_path):
     )
 
 
-def test_fewer_tokens_than_rows_is_fine_report_6(tmp_path):
-    """Report 6: padded embeddings are normal."""
+def test_fewer_tokens_than_rows_is_fine(tmp_path):
+    """Padded embeddings are normal."""
     assert check_tokens(saved(tmp_path, "b", tokenizer(WORDS)), {}).problems == ()
 
 
-def test_end_of_sequence_across_files_and_models_report_14(tmp_path):
-    """Report 14: base eos 1; the agent's generation_config has [1, 4]."""
+def test_end_of_sequence_across_files_and_models(tmp_path):
+    """Base eos 1; the agent's generation_config has [1, 4]."""
     files = {
         **tokenizer(WORDS),
         "tokenizer_config.json": {"eos_token": {"content": "</s>"}, "bos_token": "<s>"},
@@ -126,7 +126,7 @@ def test_end_of_sequence_across_files_and_models_report_14(tmp_path):
     assert "[1, 4] in `generation_config.json` of agent `x` but [1] in the base's" in notice.message
 
 
-def test_files_of_one_model_that_disagree_report_14(tmp_path):
+def test_files_of_one_model_that_disagree(tmp_path):
     files = {"generation_config.json": {"eos_token_id": 4}}
     base = saved(tmp_path, "b", files, {"text_config": {"eos_token_id": 1}})
     (notice,) = check_tokens(base, {}).notices
@@ -135,8 +135,8 @@ def test_files_of_one_model_that_disagree_report_14(tmp_path):
     )
 
 
-def test_chat_templates_report_13(tmp_path):
-    """Report 13: the .jinja file overrides the JSON, and both forms may disagree."""
+def test_chat_templates(tmp_path):
+    """The .jinja file overrides the JSON, and both forms may disagree."""
     both = {"chat_template.jinja": "A", "tokenizer_config.json": {"chat_template": "B"}}
     base = saved(tmp_path, "b", both)
     assert chat_template(base.directory) == "A"
@@ -191,8 +191,8 @@ def test_tokenizer_of_an_agent(tmp_path):
 # --- config.json -------------------------------------------------------------------------------
 
 
-def test_config_of_another_model_report_10(tmp_path):
-    """Report 10: config says 80 tokens, the tensors have 64 rows."""
+def test_config_of_another_model(tmp_path):
+    """Config says 80 tokens, the tensors have 64 rows."""
     (problem,) = check_configs(
         saved(tmp_path, "b", config={"vocab_size": 80}, rows=64), {}
     ).problems
@@ -201,8 +201,8 @@ def test_config_of_another_model_report_10(tmp_path):
     assert check_configs(saved(tmp_path, "d"), {}).problems == ()
 
 
-def test_other_head_or_model_type_report_32(tmp_path):
-    """Report 32: a reward model among the agents."""
+def test_other_head_or_model_type(tmp_path):
+    """A reward model among the agents."""
     base = saved(tmp_path, "b", config={"architectures": ["Qwen2ForCausalLM"], "model_type": "q"})
     reward = {"architectures": ["Qwen2ForSequenceClassification"], "model_type": "q"}
     (problem,) = check_configs(base, {"x": saved(tmp_path, "a", config=reward)}).problems

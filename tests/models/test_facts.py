@@ -80,8 +80,8 @@ def test_blocks_of_two_towers_are_told_apart():
         ("freqs_cis", (8,), True),
     ],
 )
-def test_buffers_report_48(name, shape, buffer):
-    """Report 48: rotary frequencies and masks in checkpoints."""
+def test_buffers(name, shape, buffer):
+    """Rotary frequencies and masks in checkpoints."""
     assert is_buffer(TensorSpec(name, DType.F32, shape)) is buffer
 
 

@@ -62,8 +62,8 @@ def test_broken_headers_are_refused_with_file_and_reason(tmp_path, case):
     assert caught.value.message.isprintable()
 
 
-def test_truncated_and_trailing_say_both_sizes_report_25(tmp_path):
-    """Report 25: a truncated download says how many bytes there are and how many are needed."""
+def test_truncated_and_trailing_say_both_sizes(tmp_path):
+    """A truncated download says how many bytes there are and how many are needed."""
     whole = blob(ONE, bytes(8))
     with pytest.raises(CorruptInputError, match=f"is {len(whole) - 3} bytes.*needs {len(whole)}"):
         check(tmp_path, whole[:-3])
@@ -89,7 +89,7 @@ def test_look_alikes_are_named(tmp_path, head, kind):
 
 @pytest.mark.parametrize(("count", "sound"), [(100_000, True), (1_000_000, False)])
 def test_many_empty_tensors_do_not_hang(count, sound):
-    """Notes 1.1: a legal header of a million empty tensors takes the library 15 s and 1 GB."""
+    """A legal header of a million empty tensors takes the library 15 s and 1 GB."""
     members = (f'"t{i}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}' for i in range(count))
     text = "{" + ",".join(members) + "}"
     data = text.encode()

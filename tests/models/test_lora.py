@@ -44,7 +44,7 @@ OPTIONS = {
 
 @pytest.mark.parametrize("case", OPTIONS)
 def test_parity_with_peft(bases, tmp_path, case):
-    """Reports 19, 39, 40, 41 and user thread 35: alpha is never r here."""
+    """Alpha is never r here."""
     options, at_least = OPTIONS[case]
     directory, merged = adapt(bases, tmp_path, **options)
     checkpoint = agent(bases, directory)
@@ -87,8 +87,8 @@ def test_unaligned_output_buffer(bases, tmp_path):
     assert room[1:].tobytes() == expected.tobytes()
 
 
-def test_delta_is_not_rounded_to_bf16_report_19(bases, tmp_path):
-    """Report 19: base 1.0 in bf16 and a delta of 0.003, which bf16 rounds away."""
+def test_delta_is_not_rounded_to_bf16(bases, tmp_path):
+    """Base 1.0 in bf16 and a delta of 0.003, which bf16 rounds away."""
     import ml_dtypes
 
     base = model(tmp_path / "base", {"x.proj.weight": np.ones((2, 2), ml_dtypes.bfloat16)}, {})
@@ -109,8 +109,8 @@ def test_delta_is_not_rounded_to_bf16_report_19(bases, tmp_path):
 # --- tied heads --------------------------------------------------------------------------------
 
 
-def test_adapter_on_the_embedding_of_a_tied_base_unties_it_report_2(bases, tmp_path):
-    """Report 2: the head of a tied base keeps the base's values when only lookups were adapted."""
+def test_adapter_on_the_embedding_of_a_tied_base_unties_it(bases, tmp_path):
+    """The head of a tied base keeps the base's values when only lookups were adapted."""
     directory, _ = adapt(bases, tmp_path, "qwen-tied", target_modules=["embed_tokens"])
     checkpoint = agent(bases, directory, "qwen-tied")
     base = open_checkpoint(str(bases["qwen-tied"][1]))
@@ -121,7 +121,7 @@ def test_adapter_on_the_embedding_of_a_tied_base_unties_it_report_2(bases, tmp_p
     assert "tied-head-split" in {n.code for n in checkpoint.notices}
 
 
-def test_adapter_on_the_head_of_a_tied_base_report_2(bases, tmp_path):
+def test_adapter_on_the_head_of_a_tied_base(bases, tmp_path):
     directory, _ = adapt(bases, tmp_path, "qwen-tied", target_modules=["lm_head", "q_proj"])
     checkpoint = agent(bases, directory, "qwen-tied")
     base = open_checkpoint(str(bases["qwen-tied"][1]))
@@ -130,8 +130,8 @@ def test_adapter_on_the_head_of_a_tied_base_report_2(bases, tmp_path):
     assert not np.array_equal(values(checkpoint, "lm_head.weight"), embed)
 
 
-def test_retrained_embedding_and_head_of_a_tied_base_report_2(tmp_path, bases):
-    """Report 2: modules_to_save=[embed_tokens, lm_head] with different values, base tied."""
+def test_retrained_embedding_and_head_of_a_tied_base(tmp_path, bases):
+    """modules_to_save=[embed_tokens, lm_head] with different values, base tied."""
     tensors = {
         f"base_model.model.{name}": np.full((64, 32), value, np.float32)
         for name, value in (("model.embed_tokens.weight", 1), ("lm_head.weight", 2))
@@ -196,8 +196,8 @@ def test_names_with_adapter_name_and_wrappers(bases, tmp_path):
     assert_parity(agent(bases, directory), merged, at_least=5)
 
 
-def test_enlarged_vocabulary_in_an_adapter_report_43(bases, tmp_path):
-    """Report 43: modules_to_save with more rows than the base goes need the vocabulary policy."""
+def test_enlarged_vocabulary_in_an_adapter(bases, tmp_path):
+    """modules_to_save with more rows than the base goes need the vocabulary policy."""
     from ramerge.fit.harmonise import harmonise
 
     directory, _ = adapt(bases, tmp_path, modules_to_save=["embed_tokens"])
@@ -212,8 +212,8 @@ def test_enlarged_vocabulary_in_an_adapter_report_43(bases, tmp_path):
     assert values(harmony.agents["x"], "model.embed_tokens.weight").tolist() == [[1.0] * 32] * 64
 
 
-def test_nothing_is_cached_on_disk_report_44(bases, tmp_path):
-    """Report 44: an adapter that was retrained in place is read anew, nothing is left."""
+def test_nothing_is_cached_on_disk(bases, tmp_path):
+    """An adapter that was retrained in place is read anew, nothing is left."""
     directory, _ = adapt(bases, tmp_path)
     before = sorted(p.name for p in tmp_path.rglob("*"))
     name = "model.layers.0.self_attn.q_proj.weight"

@@ -21,8 +21,8 @@ def refused(bases, directory, match, error=IncompatibleError, code=4, base="qwen
     return caught.value
 
 
-def test_alpha_zero_thread_52(bases, tmp_path):
-    """Notes 0.8, user thread 52: verl wrote lora_alpha 0, and the merge was exactly the base."""
+def test_alpha_zero(bases, tmp_path):
+    """verl wrote lora_alpha 0, and the merge was exactly the base."""
     directory, _ = adapt(bases, tmp_path)
     rewritten(directory, lora_alpha=0)
     refused(bases, directory, "no effect: its `lora_alpha` is 0")
@@ -35,7 +35,7 @@ def test_untrained_adapter_has_no_effect(bases, tmp_path):
 
 
 def test_foreign_prefix_is_not_dropped(bases, tmp_path):
-    """Notes 0.8: keys with a foreign prefix leave random LoRA weights under PEFT."""
+    """Keys with a foreign prefix leave random LoRA weights under PEFT."""
     directory, _ = adapt(bases, tmp_path)
     rewritten(directory, renamed("base_model.model.model.", "base_model.model.actor."))
     error = refused(bases, directory, "changes `actor.layers.0.mlp.down_proj.weight`, which")
@@ -43,7 +43,7 @@ def test_foreign_prefix_is_not_dropped(bases, tmp_path):
 
 
 def test_target_modules_narrower_than_the_file(bases, tmp_path):
-    """Notes 0.8: PEFT drops such tensors."""
+    """PEFT drops such tensors."""
     directory, _ = adapt(bases, tmp_path)
     rewritten(directory, target_modules=["q_proj"])
     refused(bases, directory, "`model.layers.0.mlp.down_proj`, which its configuration does not")
@@ -69,8 +69,8 @@ def test_factors_that_were_not_gathered(bases, tmp_path):
     assert "gathering" in error.hint
 
 
-def test_dora_without_magnitude_and_the_reverse_report_41(bases, tmp_path):
-    """Report 41: a missing magnitude vector is an error, not plain LoRA."""
+def test_dora_without_magnitude_and_the_reverse(bases, tmp_path):
+    """A missing magnitude vector is an error, not plain LoRA."""
     directory, _ = adapt(bases, tmp_path, use_dora=True)
     rewritten(directory, use_dora=False)
     refused(bases, directory, "use_dora: false.*with a magnitude vector")
@@ -120,8 +120,8 @@ def test_several_adapters_in_one_file(bases, tmp_path):
         ({"init_lora_weights": "olora"}, "olora"),
     ],
 )
-def test_variants_are_refused_by_name_thread_35(bases, tmp_path, config, match):
-    """User thread 35: variants merge silently wrong elsewhere."""
+def test_variants_are_refused_by_name(bases, tmp_path, config, match):
+    """Variants merge silently wrong elsewhere."""
     directory, _ = adapt(bases, tmp_path)
     rewritten(directory, **config)
     refused(bases, directory, match)
@@ -159,8 +159,8 @@ def test_pickled_or_missing_adapter_weights(bases, tmp_path):
     refused(bases, directory, "has no adapter_model.safetensors", CorruptInputError, 3)
 
 
-def test_unmerged_adapter_inside_a_model_thread_53(bases, tmp_path):
-    """User thread 53: `huggingface/` holds base_layer and lora_A keys."""
+def test_unmerged_adapter_inside_a_model(bases, tmp_path):
+    """`huggingface/` holds base_layer and lora_A keys."""
     tensors = {
         "base_model.model.x.q_proj.base_layer.weight": np.ones((2, 2), np.float32),
         "base_model.model.x.q_proj.lora_A.default.weight": np.ones((1, 2), np.float32),
@@ -176,7 +176,7 @@ def test_model_where_an_adapter_is_expected(bases, tmp_path):
 
 
 def test_base_of_another_name_is_a_notice(bases, tmp_path):
-    """User thread 18, 54: which base was it trained on?"""
+    """Which base was it trained on?"""
     directory, _ = adapt(bases, tmp_path)
     rewritten(directory, base_model_name_or_path="org/Other-7B")
     notices = {n.code: n.message for n in agent(bases, directory).notices}

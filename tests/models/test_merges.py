@@ -74,8 +74,8 @@ def tied(tmp_path):
     return tmp_path / "base"
 
 
-def test_diverged_head_is_written_and_loads_untied_report_1(tmp_path, tied):
-    """Report 1b: both heads in the file, the flag false, and transformers agrees."""
+def test_diverged_head_is_written_and_loads_untied(tmp_path, tied):
+    """Both heads in the file, the flag false, and transformers agrees."""
     agent = changed(tied, tmp_path / "a", lambda t: {**t, HEAD: t[EMBED] + 1})
     report, out = merged(tmp_path, tied, [agent])
     config = json.loads((out / "config.json").read_text())
@@ -86,7 +86,7 @@ def test_diverged_head_is_written_and_loads_untied_report_1(tmp_path, tied):
     assert torch.allclose(head, result.get_input_embeddings().weight + 1)
 
 
-def test_spare_equal_head_leaves_the_output_tied_report_5(tmp_path, tied):
+def test_spare_equal_head_leaves_the_output_tied(tmp_path, tied):
     agent = changed(tied, tmp_path / "a", lambda t: {**t, EMBED: t[EMBED] + 1, HEAD: t[EMBED] + 1})
     _, out = merged(tmp_path, tied, [agent])
     assert HEAD not in open_checkpoint(str(out)).names()
@@ -110,7 +110,7 @@ def test_head_that_differs_where_the_sample_does_not_look(tmp_path):
 
 
 @pytest.mark.parametrize(("policy", "rows"), [("base", 32), ("min", 28), ("union", 36)])
-def test_vocabulary_policies_give_models_that_load_reports_6_7_8(tmp_path, tied, policy, rows):
+def test_vocabulary_policies_give_models_that_load(tmp_path, tied, policy, rows):
     def shortened(tensors):
         return {**tensors, EMBED: tensors[EMBED][:28] + 1}
 
@@ -132,7 +132,7 @@ def test_vocabulary_policies_give_models_that_load_reports_6_7_8(tmp_path, tied,
         assert weight[32:].eq(7).all()
 
 
-def test_value_head_is_listed_and_kept_or_left_out_report_31(tmp_path, tied):
+def test_value_head_is_listed_and_kept_or_left_out(tmp_path, tied):
     agent = changed(
         tied, tmp_path / "a", lambda t: {**t, "v_head.summary.weight": np.ones((1, 16), np.float32)}
     )
@@ -171,7 +171,7 @@ def test_lora_agents_merge_as_the_materialised_ones(bases, tmp_path):  # noqa: F
     assert all(other == first for other in others)
 
 
-def test_trainer_shards_give_the_bytes_of_the_hf_checkpoint_report_34(made, tmp_path):
+def test_trainer_shards_give_the_bytes_of_the_hf_checkpoint(made, tmp_path):
     """verl-style FSDP shards and DCP: the same output as the HF form of the same weights."""
     base = changed(
         made / "hf", tmp_path / "base", lambda t: {k: v * np.float32(0.9) for k, v in t.items()}
@@ -185,7 +185,7 @@ def test_trainer_shards_give_the_bytes_of_the_hf_checkpoint_report_34(made, tmp_
 
 
 def test_all_kinds_of_problems_come_in_one_answer(tmp_path, tied):
-    """User thread 50 of the reports: nothing is found late."""
+    """Nothing is found late."""
     tokens = {"model": {"vocab": {"a": 0, "b": 1}}}
     (tied / "tokenizer.json").write_text(json.dumps(tokens))
     agent = changed(

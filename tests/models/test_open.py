@@ -43,7 +43,7 @@ FOLDERS = {
 
 @pytest.mark.parametrize("case", FOLDERS)
 def test_folders_that_are_not_read_are_named(tmp_path, case):
-    """Reports 34 (raw verl), 27, 44 and user thread 43: each look-alike by its name."""
+    """Each look-alike by its name."""
     names, match, error, code = FOLDERS[case]
     for name in names:
         (tmp_path / name).write_text("{}")
@@ -74,15 +74,15 @@ def test_adapter_given_as_model(tmp_path):
         ("model.layers.0.mlp.experts.gate_up_proj_blocks", np.uint8, "MXFP4"),
     ],
 )
-def test_quantised_weights_are_refused_report_20(tmp_path, tensor, dtype, scheme):
-    """Report 20: FP8 and 4-bit inputs, by dtype or by their siblings."""
+def test_quantised_weights_are_refused(tmp_path, tensor, dtype, scheme):
+    """FP8 and 4-bit inputs, by dtype or by their siblings."""
     model(tmp_path / "m", {tensor: np.ones((2, 2), dtype)})
     error = fails(tmp_path / "m", f"{scheme}-quantised", IncompatibleError, 4)
     assert tensor in error.message
 
 
-def test_quantisation_said_by_the_config_report_20(tmp_path):
-    """Report 20: quantization_config over plain tensors."""
+def test_quantisation_said_by_the_config(tmp_path):
+    """Quantization_config over plain tensors."""
     config = {"quantization_config": {"quant_method": "gptq"}}
     model(tmp_path / "m", {"a": A}, config)
     fails(tmp_path / "m", "gptq", IncompatibleError, 4)

@@ -206,7 +206,7 @@ def test_nested_archives_and_bare_pickles(tmp_path):
 
 
 def test_compressed_bomb(tmp_path):
-    """Notes 1.4: 1 MB deflated loads as 1 GiB elsewhere."""
+    """1 MB deflated loads as 1 GiB elsewhere."""
     archive(tmp_path / SINGLE, b"\x80\x02}.", data=bytes(50_000_000), compress=True)
     assert (tmp_path / SINGLE).stat().st_size < 100_000
     with pytest.raises(CorruptInputError, match="compressed or encrypted"):
@@ -214,7 +214,7 @@ def test_compressed_bomb(tmp_path):
 
 
 def test_giant_of_stride_zero(tmp_path):
-    """Notes 1.4: 1,549 bytes load as a (2^20, 2^20) tensor, 4 TiB once written out."""
+    """1,549 bytes load as a (2^20, 2^20) tensor, 4 TiB once written out."""
     torch.save({"a": torch.zeros(1).expand(2**20, 2**20)}, tmp_path / SINGLE)
     assert (tmp_path / SINGLE).stat().st_size < 2000
     with pytest.raises(CorruptInputError, match=r"\[1048576, 1048576\] in a storage of 4 bytes"):
@@ -290,8 +290,8 @@ ONE = np.ones((2, 2), np.float32)
         (["v_head.summary.weight"], ["v_head.summary.weight"]),
     ],
 )
-def test_prefixes_are_stripped_when_all_names_share_them_reports_31_33(tmp_path, stored, read):
-    """Report 31 (TRL), report 33 (nested wrappers): to a fixed point, only if all share them."""
+def test_prefixes_are_stripped_when_all_names_share_them(tmp_path, stored, read):
+    """To a fixed point, only if all share them."""
     model(tmp_path / "m", {name: ONE * i for i, name in enumerate(stored)})
     checkpoint = open_checkpoint(str(tmp_path / "m"))
     assert list(checkpoint.names()) == read
@@ -311,8 +311,8 @@ def test_prefixes_that_would_collide(tmp_path):
         open_checkpoint(str(tmp_path / "m"))
 
 
-def test_adapter_inside_a_model_directory_is_noticed_report_35(tmp_path):
-    """Report 35: the adapter in lora_adapter/ was never folded in."""
+def test_adapter_inside_a_model_directory_is_noticed(tmp_path):
+    """The adapter in lora_adapter/ was never folded in."""
     model(tmp_path / "m", {"a": ONE})
     save(tmp_path / "m" / "lora_adapter" / "adapter_model.safetensors", {"x": ONE})
     (tmp_path / "m" / "lora_adapter" / "adapter_config.json").write_text("{}")

@@ -111,21 +111,21 @@ def fails(directory, match, error=CorruptInputError) -> MergeError:
     return caught.value
 
 
-def test_missing_shard_report_21(shards):
-    """Report 21: a missing shard is exit 3 with its name, never a silent drop."""
+def test_missing_shard(shards):
+    """A missing shard is exit 3 with its name, never a silent drop."""
     (shards / "model-00002-of-00002.safetensors").unlink()
     error = fails(shards, "names 2 weights files, 1 of them missing.*model-00002-of-00002")
     assert "incomplete" in error.hint
 
 
-def test_index_leaves_out_a_tensor_report_23(tmp_path):
-    """Report 23: a tensor in a shard that the index does not list."""
+def test_index_leaves_out_a_tensor(tmp_path):
+    """A tensor in a shard that the index does not list."""
     directory = sharded(tmp_path / "m", [{"a": A, "b": B}, {"c": C}], {"b": None})
     fails(directory, f"`b` is stored in `model-00001-of-00002.safetensors`, but {INDEX} does not")
 
 
 def test_index_names_the_wrong_shard(tmp_path):
-    """Notes 1.2: transformers ignores which shard the index names; here it is an error."""
+    """Transformers ignores which shard the index names; here it is an error."""
     directory = sharded(
         tmp_path / "m", [{"a": A, "b": B}, {"c": C}], {"b": "model-00002-of-00002.safetensors"}
     )
@@ -153,7 +153,7 @@ def test_many_disagreements_are_counted(tmp_path):
 
 
 def test_left_over_shards_and_two_models_in_one_directory(tmp_path, shards):
-    """Notes 0.2, CoSER#3: stale files are an error, because loaders differ in what they read."""
+    """Stale files are an error, because loaders differ in what they read."""
     save(shards / "model-00003-of-00003.safetensors", {"d": A})
     fails(shards, "1 shard is not part of the model in .*: `model-00003-of-00003")
     (shards / "model-00003-of-00003.safetensors").unlink()
@@ -175,8 +175,8 @@ def test_index_of_one_file(tmp_path):
     assert checkpoint.notices == ()
 
 
-def test_total_size_is_a_notice_report_30(tmp_path):
-    """Report 30: writers disagree about total_size; loaders ignore it, we say so."""
+def test_total_size_is_a_notice(tmp_path):
+    """Writers disagree about total_size; loaders ignore it, we say so."""
     directory = model(tmp_path / "m", {"a": A})
     write_index(directory, {"a": "model.safetensors"}, 7)
     (notice,) = open_checkpoint(str(directory)).notices
@@ -185,8 +185,8 @@ def test_total_size_is_a_notice_report_30(tmp_path):
     assert str(A.nbytes) in notice.message
 
 
-def test_consolidated_and_other_copies_are_ignored_and_listed_report_27(shards):
-    """Report 27: duplicate weights beside the shards."""
+def test_consolidated_and_other_copies_are_ignored_and_listed(shards):
+    """Duplicate weights beside the shards."""
     save(shards / "consolidated.safetensors", {"other": A})
     save(shards / "adapter_model.safetensors", {"x": A})
     checkpoint = open_checkpoint(str(shards))
@@ -218,8 +218,8 @@ SECRET = {"secret": A}
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_weight_map_must_name_plain_files_report_28(tmp_path, name):
-    """Report 28, T7: refused as text, before anything is opened."""
+def test_weight_map_must_name_plain_files(tmp_path, name):
+    """Refused as text, before anything is opened."""
     save(tmp_path / "secret" / "x.safetensors", SECRET)
     directory = tmp_path / "m"
     write_index(directory, {"secret": name})

@@ -34,8 +34,8 @@ def assert_same(checkpoint, reference, *, extra=()) -> None:
 
 
 @pytest.mark.parametrize("kind", ["fsdp1", "fsdp2", "sharded_tensor", "hsdp"])
-def test_verl_rank_files_equal_the_hf_checkpoint_report_34_thread_50(made, kind):
-    """Report 34, user threads 50, 51: rank files of FSDP, without fsdp_config.json."""
+def test_verl_rank_files_equal_the_hf_checkpoint(made, kind):
+    """Rank files of FSDP, without fsdp_config.json."""
     reference = open_checkpoint(str(made / "hf"))
     checkpoint = opened(made / kind)
     assert_same(checkpoint, reference)
@@ -48,16 +48,16 @@ def test_verl_rank_files_equal_the_hf_checkpoint_report_34_thread_50(made, kind)
         read_all(checkpoint, "model.norm.weight")
 
 
-def test_columns_replicas_and_buffers_thread_51(made):
-    """User thread 51: replicated buffers were concatenated by other tools."""
+def test_columns_replicas_and_buffers(made):
+    """Replicated buffers were concatenated by other tools."""
     checkpoint = opened(made / "placed")
     assert_same(checkpoint, open_checkpoint(str(made / "hf")), extra=["rotary_emb.inv_freq"])
     assert checkpoint.spec("rotary_emb.inv_freq").shape == (4,)
     checkpoint.close()
 
 
-def test_world_size_one_saves_plain_tensors_report_34(made, tmp_path):
-    """Report 34 (verl#903): one rank, no DTensor at all; configuration in huggingface/."""
+def test_world_size_one_saves_plain_tensors(made, tmp_path):
+    """verl#903: one rank, no DTensor at all; configuration in huggingface/."""
     from safetensors.torch import load_file
 
     state = load_file(made / "hf" / "model.safetensors")
@@ -150,7 +150,7 @@ def test_one_rank_of_a_distributed_tensor_as_a_model(made):
 
 @pytest.mark.parametrize("kind", ["fsdp2", "dcp_flat"])
 def test_trainer_checkpoints_need_the_flag(made, kind):
-    """Report 34: named as what it is, with the way out."""
+    """Named as what it is, with the way out."""
     error = fails(made / kind, "verl FSDP|DCP", SecurityError, allow_pickle=False)
     assert "--allow-pickle" in error.hint
     assert error.exit_code == 8

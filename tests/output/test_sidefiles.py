@@ -53,8 +53,8 @@ def fill(directory, names) -> None:
         path.write_text("{}")
 
 
-def test_every_side_file_and_nothing_else_report_13_thread_24(tmp_path):
-    """Report 13, user thread 24: chat templates in each form, generation config, all kept."""
+def test_every_side_file_and_nothing_else(tmp_path):
+    """Chat templates in each form, generation config, all kept."""
     fill(tmp_path, COPIED + DROPPED)
     found = side_files(tmp_path)
     assert {f.name for f in found.files} == set(COPIED)
@@ -73,7 +73,7 @@ def test_unknown_files_are_listed(tmp_path):
 
 
 def test_code_is_left_out_and_references_to_it_removed(tmp_path):
-    """Notes 1.7: config keys have bypassed trust_remote_code; a copy forwards them."""
+    """Config keys have bypassed trust_remote_code; a copy forwards them."""
     config = '{\n  "auto_map": {"AutoModel": "x.Y"},\n  "model_type": "z",\n  "b": [1,  2]\n}\n'
     (tmp_path / "config.json").write_text(config)
     (tmp_path / "tokenizer_config.json").write_text('{"a": 1, "auto_map": {"x": ["p", null]}}')
@@ -118,8 +118,8 @@ CONFIG = """{
 """
 
 
-def test_dtype_is_corrected_and_nothing_else_moves_report_17():
-    """Report 17: config says one dtype, tensors are another. Order, spacing and 1e-05 stay."""
+def test_dtype_is_corrected_and_nothing_else_moves():
+    """Config says one dtype, tensors are another. Order, spacing and 1e-05 stay."""
     out = config_for_output(CONFIG.encode(), DType.BF16).decode()
     expected = CONFIG.replace('"torch_dtype" :  "float32"', '"torch_dtype" :  "bfloat16"')
     expected = expected.replace('{"dtype": "float32", "hidden"', '{"dtype": "bfloat16", "hidden"')
@@ -139,13 +139,13 @@ def test_no_dtype_stays_no_dtype_and_nested_alone_is_corrected():
 
 
 def test_attention_override_is_dropped():
-    """CVE-2026-4372 as quoted in notes 1.7."""
+    """CVE-2026-4372: a name in config.json that makes a loader run code."""
     text = b'{"a": 1, "_attn_implementation_internal": "evil/kernel", "b": 2}'
     assert config_for_output(text, None) == b'{"a": 1, "b": 2}'
 
 
-def test_tied_flag_follows_the_tensors_report_1():
-    """Report 1: never both heads under tie_word_embeddings: true."""
+def test_tied_flag_follows_the_tensors():
+    """Never both heads under tie_word_embeddings: true."""
     assert json.loads(config_for_output(b'{"tie_word_embeddings": true}', None, tied=False)) == {
         "tie_word_embeddings": False
     }
@@ -184,8 +184,8 @@ def test_odd_but_valid_configs(text):
         {"num_beams": 4, "length_penalty": 2.0},
     ],
 )
-def test_strict_generation_config_is_found_before_the_merge_report_15(tmp_path, content):
-    """Report 15: what transformers refuses on saving is what is warned of, and only that."""
+def test_strict_generation_config_is_found_before_the_merge(tmp_path, content):
+    """What transformers refuses on saving is what is warned of, and only that."""
     from transformers import GenerationConfig
 
     (tmp_path / "generation_config.json").write_text(json.dumps(content))
