@@ -198,7 +198,7 @@ def test_methods_in_capitals_are_recognised(models, capsys):
         (["doctor"], "name them: --base ./base --agent"),
         (["plan", "nofile.yml"], "name a merge file"),
         (["verify", "nowhere"], "there is no directory `nowhere`"),
-        (["plan", "--base=B", "--agent=my coder=C"], "`my coder` is no name for an agent"),
+        (["plan", "--base=B", "--agent=my coder=C"], "`my coder` is not a valid agent name"),
         (["plan", "--base=B", "--agent=a=C", "--method=fisher"], "--set a.fisher=…"),
         (["plan", "--base=B", "--agent=a=C", "--set=a.r=1"], "(--set r=…)"),
     ],

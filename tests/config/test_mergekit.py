@@ -466,7 +466,7 @@ def test_tokenizers():
     assert read(text + "tokenizer_source: runs/tool/").tokenizer == TokenizerRules("tool")
     assert read(text + "tokenizer_source: model:runs/tool").tokenizer == TokenizerRules("tool")
     assert only(text + "tokenizer_source: runs/tol") == (
-        "m.yml:6:19: `runs/tol` takes no part in this merge",
+        "m.yml:6:19: `runs/tol` is not one of the models in this merge",
         "did you mean `runs/tool`?",
     )
     both = only(text + "tokenizer_source: base\ntokenizer: {source: base}")
@@ -518,7 +518,10 @@ tokenizer:
             "m.yml:6:41: `kind` is one of `model_token`, `zero`, not `nil`",
         ),
         ("{tokens: {x: {force: 1}}}", "m.yml:6:33: `force` is `true` or `false`, not `1`"),
-        ("{tokens: {x: {source: other}}}", "m.yml:6:34: `other` takes no part in this merge"),
+        (
+            "{tokens: {x: {source: other}}}",
+            "m.yml:6:34: `other` is not one of the models in this merge",
+        ),
     ],
 )
 def test_tokenizers_refused(tokenizer, message):

@@ -227,7 +227,7 @@ def test_buffers_are_copied_and_said(tmp_path):
     freq = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(4, np.float32)}
     harmony = fit(saved(tmp_path, "b", freq, {}), saved(tmp_path, "a", {}, {}))
     same_names(harmony)
-    assert "the base's are taken" in said(harmony)[0]
+    assert "using the base's" in said(harmony)[0]
     harmony = fit(saved(tmp_path, "c", {}, {}), saved(tmp_path, "d", freq, {}))
     same_names(harmony)
     assert "left out of agent `a0`" in said(harmony)[0]

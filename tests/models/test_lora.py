@@ -17,8 +17,8 @@ bases = helpers_lora.bases  # a fixture
 
 OPTIONS = {
     "alpha_over_r": ({}, 4),
-    "rslora_report_39": ({"use_rslora": True}, 4),
-    "patterns_report_40": (
+    "rslora": ({"use_rslora": True}, 4),
+    "patterns": (
         {"rank_pattern": {"q_proj": 2}, "alpha_pattern": {"layers.1.mlp.down_proj": 64}},
         4,
     ),
@@ -26,7 +26,7 @@ OPTIONS = {
         {"use_rslora": True, "rank_pattern": {"^model.layers.0.self_attn.q_proj": 6}},
         4,
     ),
-    "dora_report_41": ({"use_dora": True}, 4),
+    "dora": ({"use_dora": True}, 4),
     "dora_rslora": ({"use_dora": True, "use_rslora": True}, 4),
     "modules_to_save": ({"modules_to_save": ["lm_head", "norm"]}, 6),
     "one_layer": ({"layers_to_transform": [1]}, 2),

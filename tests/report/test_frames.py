@@ -41,7 +41,7 @@ def test_polars_serves_where_pandas_is_missing(report, monkeypatch):
 
 
 def test_another_library_is_refused(report):
-    with pytest.raises(ramerge.MergeError, match=r"^`dask` is no library of data frames"):
+    with pytest.raises(ramerge.MergeError, match=r"^`dask` is not a data-frame library"):
         report.to_dataframe("dask")
 
 

@@ -27,7 +27,7 @@ class Entry(NamedTuple):
 COMMANDS = {
     "merge": Entry("ramerge.cli.merge", "merge", "Merge agents into one model"),
     "plan": Entry(
-        "ramerge.cli.plan", "plan", "Say what a merge would do, and every problem it would meet"
+        "ramerge.cli.plan", "plan", "Show what a merge would do and every problem it would hit"
     ),
     "verify": Entry("ramerge.cli.verify", "verify", "Check a merged model against its manifest"),
     "methods": Entry(

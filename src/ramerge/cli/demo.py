@@ -73,7 +73,7 @@ def _scores(demo_set: DemoSet, merged: Path) -> str:
         from ramerge.lab.agents import accuracies
         from ramerge.lab.model import load
     except ImportError:
-        note = "\nwhat the merge solves takes torch to say: pip install 'ramerge[lab]', then run this again"
+        note = "\nScoring the merged model needs torch: pip install 'ramerge[lab]', then run this again"
     else:
         scores["merged"] = accuracies(load(merged), "test")
     rows = [("solves", *tasks)]

@@ -40,7 +40,7 @@ def evaluate(
     out: Annotated[
         Path,
         typer.Option(
-            "--out", "-o", metavar="DIR", help="Answers and report; an unfinished run goes on here."
+            "--out", "-o", metavar="DIR", help="Answers and report; an existing run is resumed."
         ),
     ] = Path("evaluation"),
     limit: Annotated[

@@ -20,7 +20,7 @@ Out = Annotated[
         "--out",
         "-o",
         metavar="DIR",
-        help="Where the merged model goes; absent or empty.",
+        help="Output directory; must be empty or not exist.",
         show_default=False,
     ),
 ]

@@ -43,7 +43,7 @@ Assignments = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="A parameter, as r=0.2; AGENT.KEY=VALUE for one agent. Repeatable.",
+        help="A method parameter, e.g., r=0.2; AGENT.KEY=VALUE for one agent. Repeatable.",
     ),
 ]
 Preset = Annotated[
@@ -61,7 +61,10 @@ OutDtype = Annotated[
 ShardSize = Annotated[
     str | None,
     typer.Option(
-        "--shard-size", metavar="SIZE", help="Largest output file, as 5GB.", show_default=False
+        "--shard-size",
+        metavar="SIZE",
+        help="Maximum size of an output file, e.g., 5GB.",
+        show_default=False,
     ),
 ]
 NonFinite = Annotated[

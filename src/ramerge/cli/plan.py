@@ -46,7 +46,7 @@ def plan(
     as_json: opt.AsJson = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Say what a merge would do, and every problem that it would meet, from headers alone.
+    """Show what a merge would do and every problem it would hit, from headers alone.
 
     Example: ramerge plan merge.yml --out ./merged
     """

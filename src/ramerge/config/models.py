@@ -51,7 +51,7 @@ class Cast:
                 return agent.name
         known = [*(a.name for a in self.agents), *(a.source for a in self.agents)]
         hint = did_you_mean(wanted, known, "name the base or one of the agents")
-        raise node.error(f"`{wanted}` takes no part in this merge", hint=hint)
+        raise node.error(f"`{wanted}` is not one of the models in this merge", hint=hint)
 
 
 def same(one: str, other: str) -> bool:

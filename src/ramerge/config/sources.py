@@ -36,7 +36,7 @@ def split_named(text: str) -> tuple[str | None, str]:
         return name, source
     if equals and source and name and "/" not in name and not Path(text).exists():
         hint = "names are made of letters, digits and `._-`, and start with a letter or digit"
-        raise ConfigError(f"`{name}` is no name for an agent (in `{text}`)", hint=hint)
+        raise ConfigError(f"`{name}` is not a valid agent name (in `{text}`)", hint=hint)
     return None, text
 
 

@@ -298,7 +298,7 @@ def _missing(harmony: Harmony, agent: str, extra: Extra) -> None:
         harmony.problems.append(_lost(agent, lost, ours, theirs, why))
         return
     harmony.patch(agent, {name: alias(name, harmony.base, name) for name in lost})
-    harmony.say("base-taken", f"{_called(agent)} lacks {_listed(lost)}: the base's are taken")
+    harmony.say("base-taken", f"{_called(agent)} has no {_listed(lost)}: using the base's")
 
 
 _SHARD = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")

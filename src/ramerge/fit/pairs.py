@@ -55,7 +55,7 @@ def pair(base: Checkpoint, agents: Mapping[str, Checkpoint]) -> Pairing:
         specs = {name: checkpoint.spec(name) for name in base.names() if name in present}
         lacking = [name for name in base.names() if name not in present]
         if lacking:  # buffers and integers: anything else is a problem of the harmony
-            text = f"agent `{agent}` lacks {listing(lacking)}: the base's are copied"
+            text = f"agent `{agent}` has no {listing(lacking)}: using the base's"
             pairing.notices.append(Notice("base-taken", text, tuple(lacking)))
         problems = (_unlike(agent, base.spec(name), spec) for name, spec in specs.items())
         pairing.problems += [problem for problem in problems if problem is not None]

@@ -30,7 +30,7 @@ Trim = Annotated[
     Literal["model", "tensor"],
     Doc("over what the largest are chosen: the whole model (the paper), or each tensor"),
 ]
-Seed = Annotated[int, Doc("of the random streams"), Ge(0)]
+Seed = Annotated[int, Doc("seed of the random streams"), Ge(0)]
 THREE_PASSES = (
     "four reads of the inputs (upper bits, lower bits, ties, merge); memory of the chunk buffers"
 )

@@ -318,11 +318,11 @@ class Staging:
             model.close()
         if found != {spec.name: spec for spec in self._layout.specs()}:
             raise VerificationError(
-                f"`{self.target.name}` opens as another set of tensors than was written"
+                f"`{self.target.name}` does not contain the tensors that were written"
             )
         for side in sides:
             if hash_file(self.partial / side.name) != (side.size, side.sha256):
-                raise VerificationError(f"`{side.name}` reads back otherwise than it was written")
+                raise VerificationError(f"`{side.name}` does not read back as written")
         with ThreadPoolExecutor(min(4, len(self._shards))) as pool:
             return list(pool.map(ShardFile.read_back, self._shards))
 

@@ -104,7 +104,7 @@ def frame_library(wanted: str | None) -> Any:
         ConfigError: none is, or it is not a library of data frames.
     """
     if wanted not in {None, "pandas", "polars"}:
-        raise ConfigError(f"`{wanted}` is no library of data frames", hint="pandas or polars")
+        raise ConfigError(f"`{wanted}` is not a data-frame library", hint="pandas or polars")
     for name in (wanted,) if wanted else ("pandas", "polars"):
         try:
             return importlib.import_module(name)

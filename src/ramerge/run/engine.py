@@ -86,7 +86,7 @@ def merge(
     exact = loop.exact_lambdas(records)
     again = [t for t in plan.merged if records[t.name].lambdas != exact[t.group]]
     if again:
-        records |= loop.sweep(again, exact, facts, ignore, "merge again")
+        records |= loop.sweep(again, exact, facts, ignore, "pass 2 of 2")
     missed = any(g not in sure or guess[g] != exact[g] for g in exact)  # the same for a resumed run
     return Outcome(records, exact, len(plan.method.needs) + 1 + missed, loop.bytes_read, facts)
 
