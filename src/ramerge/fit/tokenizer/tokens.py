@@ -139,7 +139,7 @@ def _other_merges(agent: str, ours: Path | None, theirs: Path | None) -> Iterabl
     there, here = (
         shown(" ".join(m[at])) if at < len(m) else "none" for m in (own.merges, base.merges)
     )
-    text = f"the tokenizer of agent {shown(agent)} has BPE merges that differ from the base's: merge {at} is {there}, not {here}"
+    text = f"BPE merges of agent {shown(agent)} differ from the base's: merge {at} is {there}, not {here}"
     yield Notice("merges-differ", text)
 
 
