@@ -61,7 +61,7 @@ def merge(
     base: str | Path | None = None,
     agents: Sequence[str | Path] | Mapping[str, str | Path] | None = None,
     method: str | None = None,
-    parameters: Mapping[str, Any] | None = None,
+    parameters: Mapping[str, Any] | Sequence[str] | None = None,
     preset: str | None = None,
     out_dtype: str | None = None,
     shard_size: str | int | None = None,
@@ -85,7 +85,7 @@ def merge(
         base: the agents' common origin: a directory, a ``.safetensors`` file or a Hub id,
         agents: ``[name=]source`` each, or name -> source, in the order of the arithmetic,
         method: name of a merge method,
-        parameters: of the method; ``"agent.parameter"`` sets one agent's, and
+        parameters: of the method; ``"agent.parameter"`` sets one agent's. A mapping, or ``KEY=VALUE`` texts, and
         preset: a named set of parameters.
         out: directory to write; absent or empty.
         out_dtype: store every tensor so; default: each as in the base.
@@ -165,7 +165,7 @@ def plan(
     base: str | Path | None = None,
     agents: Sequence[str | Path] | Mapping[str, str | Path] | None = None,
     method: str | None = None,
-    parameters: Mapping[str, Any] | None = None,
+    parameters: Mapping[str, Any] | Sequence[str] | None = None,
     preset: str | None = None,
     out_dtype: str | None = None,
     shard_size: str | int | None = None,
@@ -331,7 +331,7 @@ def merge_state_dicts(
     agents: Sequence[Mapping[str, Any]] | Mapping[str, Mapping[str, Any]],
     *,
     method: str = "ram_plus",
-    parameters: Mapping[str, Any] | None = None,
+    parameters: Mapping[str, Any] | Sequence[str] | None = None,
     preset: str | None = None,
     threads: int | None = None,
 ) -> dict[str, Any]:

@@ -80,8 +80,8 @@ def test_no_arguments_is_help(capsys):
         ),
         (
             ["merge", "--base", "b", "--agent", "a", "--set", "r", "--out", "x"],
-            "`--set r` is not of the form KEY=VALUE",
-            "for example --set r=0.2",
+            "--set r: not KEY=VALUE",
+            "for example --set r=0.2, or --set coder.weight=0.5 for one agent",
         ),
         (
             ["merge", "--base", "b", "--agent", "a", "--extra", "dorp", "--out", "x"],

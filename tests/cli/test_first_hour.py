@@ -176,7 +176,7 @@ def test_hints_do_not_lead_in_circles(models, tmp_path, capsys):
 def test_a_second_path_after_agent_is_not_mistaken_for_a_merge_file(models, capsys):
     base, coder, tools = (str(models[n]) for n in ("base", "coder", "tools"))
     assert run(["plan", "--base", base, "--agent", coder, tools]) == 2
-    assert "is a directory: repeat --agent" in capsys.readouterr().err
+    assert "is a directory, not a merge file\n\nhint: repeat --agent" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("given", "meant"), [("bf16", "bfloat16"), ("fp32", "float32")])

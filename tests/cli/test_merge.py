@@ -260,3 +260,39 @@ def test_methods_print_each_parameter_with_meaning_default_and_range(capsys):
         assert parameter["range"] in line
     assert run(["methods", "ram_pls"]) == 2
     assert "did you mean `ram_plus`?" in capsys.readouterr().err
+
+
+def test_set_reads_truth_values_and_filters_like_a_file(models, tmp_path):
+    values = [
+        "--method=task_arithmetic",
+        "--set=normalize=True",
+        "--set=weight={filter: mlp, value: 2}",
+    ]
+    assert (
+        run(["merge", *flags(models, "coder", "tools"), *values, "--out", str(tmp_path / "flags")])
+        == 0
+    )
+    (tmp_path / "m.yml").write_text(
+        f"merge_method: task_arithmetic\nbase_model: {models['base']}\n"
+        f"models: [{{model: {models['coder']}, name: coder}}, {{model: {models['tools']}, name: tools}}]\n"
+        "parameters: {normalize: true, weight: {filter: mlp, value: 2}}\n"
+    )
+    assert run(["merge", str(tmp_path / "m.yml"), "--out", str(tmp_path / "file")]) == 0
+    weights = "model.safetensors"
+    assert (tmp_path / "flags" / weights).read_bytes() == (tmp_path / "file" / weights).read_bytes()
+
+
+def test_flags_beside_a_file_are_what_the_manifest_records(models, tmp_path):
+    (tmp_path / "m.yml").write_text(
+        f"merge_method: ram_plus\nbase_model: {models['base']}\n"
+        f"models: [{{model: {models['coder']}, name: coder}}, {{model: nowhere, name: tools}}]\n"
+        "parameters: {r: 0.3}\n"
+    )
+    beside = ["--set=r=0.2", "--set=coder.weight=0.5", f"--agent=tools={models['tools']}"]
+    assert run(["merge", str(tmp_path / "m.yml"), *beside, "--out", str(tmp_path / "out")]) == 0
+    manifest = json.loads((tmp_path / "out" / "ramerge_manifest.json").read_text())
+    assert manifest["parameters"]["r"] == 0.2
+    plain = [*flags(models, "coder", "tools"), "--set=r=0.2", "--set=coder.weight=0.5"]
+    assert run(["merge", *plain, "--out", str(tmp_path / "plain")]) == 0
+    one, other = (tmp_path / d / "model.safetensors" for d in ("out", "plain"))
+    assert one.read_bytes() == other.read_bytes()

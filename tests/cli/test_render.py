@@ -6,8 +6,6 @@ import io
 
 import pytest
 
-from ramerge._errors import ConfigError
-from ramerge.cli.options import split_assignments
 from ramerge.cli.render import coloured, columns, percent, seconds, size
 
 
@@ -44,25 +42,6 @@ def test_a_share_that_is_almost_nothing_or_everything_does_not_read_as_such(shar
 
 def test_columns_line_up():
     assert columns([("a", "1"), ("bcd", "22")], right=[1]) == "a     1\nbcd  22"
-
-
-def test_assignments_are_numbers_where_they_can_be():
-    texts = ["r=1e-5", "n=3", "on=true", "none=null", "mask=exact", "coder.weight=.5", "g=[0, 0.5]"]
-    assert split_assignments(texts) == {
-        "r": 1e-5,
-        "n": 3,
-        "on": True,
-        "none": None,
-        "mask": "exact",
-        "coder.weight": 0.5,
-        "g": [0, 0.5],
-    }
-
-
-@pytest.mark.parametrize("texts", [["r"], ["=1"], ["r="], ["r=1", "r=2"]])
-def test_malformed_assignments_are_refused(texts):
-    with pytest.raises(ConfigError, match=r"--set (r|=)"):
-        split_assignments(texts)
 
 
 class Terminal(io.StringIO):

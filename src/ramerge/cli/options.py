@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -142,37 +141,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object inst
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
-def split_assignments(assignments: list[str]) -> dict[str, Any]:
-    """`["r=0.2", "coder.weight=0.5"]` as a mapping, with numbers where the text is one.
-
-    Raises:
-        ConfigError: no ``=``, an empty key or a key given twice.
-    """
-    parameters: dict[str, Any] = {}
-    for text in assignments:
-        key, equals, value = (part.strip() for part in text.partition("="))
-        if not equals or not key or not value:
-            raise ConfigError(
-                f"`--set {text}` is not of the form KEY=VALUE", hint="for example --set r=0.2"
-            )
-        if key in parameters:
-            raise ConfigError(f"`--set {key}` is given twice, as {parameters[key]} and {value}")
-        parameters[key] = _value(value)
-    return parameters
-
-
-def _value(text: str) -> Any:
-    """A JSON value where ``text`` is one (number, true, false, null, list), else ``text``."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        pass
-    try:
-        return float(text)  # `.5`, `1.`, `inf`: numbers to people, not to JSON
-    except ValueError:
-        return text
-
-
 def check_writable(*files: Path | None) -> None:
     """Refuse files that could not be written after hours of work; None and ``-`` are always fine.
 
@@ -195,7 +163,7 @@ def job(given: dict[str, Any]) -> dict[str, Any]:
     """Arguments of `ramerge.api` from a command's, which bear the same names.
 
     Raises:
-        ConfigError: neither a configuration file nor a base and agents, or a malformed `--set`.
+        ConfigError: neither a configuration file nor a base and agents.
     """
     if given["config"] is None and not (given["base"] and given["agents"]):
         missing = "no --agent" if given["base"] else "neither a CONFIG.yml nor --base and --agent"
@@ -203,7 +171,6 @@ def job(given: dict[str, Any]) -> dict[str, Any]:
             f"nothing to merge: {missing} given",
             hint="name a CONFIG.yml, or --base B --agent A1 --agent A2",
         )
-    parameters = split_assignments(given["parameters"] or [])
     rest = {"agents": given["agents"] or None, "exclude": given["exclude"] or ()}
     printing = {"dry_run", "as_json", "quiet"}
-    return {k: v for k, v in given.items() if k not in printing} | rest | {"parameters": parameters}
+    return {k: v for k, v in given.items() if k not in printing} | rest

@@ -1,19 +1,16 @@
-"""The same job from flags alone: flags become the tree that a file would have been.
-
-Values of ``--set`` are read like values in a file, so that ``--set weight=[0,1]`` is a gradient and
-``--set mask=exact`` a word.
-"""
+"""The same job from flags alone: flags become the tree that a file would have been."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from ramerge._errors import ConfigError, MergeError, raise_problems
+from ramerge._errors import MergeError, raise_problems
 from ramerge._signature import Methods
+from ramerge.config.assignments import Assignment, split_target
 from ramerge.config.job import Job
 from ramerge.config.mergekit import read_job
 from ramerge.config.sources import agent_names, split_named
-from ramerge.config.yaml import Node, Where, from_value, read_text
+from ramerge.config.yaml import Node, Where, from_value
 
 
 def job_from_flags(
@@ -22,8 +19,7 @@ def job_from_flags(
     base: str | None,
     agents: Sequence[str] | Mapping[str, str],
     method: str,
-    settings: Sequence[str] = (),
-    parameters: Mapping[str, object] | None = None,
+    settings: Sequence[Assignment] = (),
     preset: str | None = None,
     out_dtype: str | None = None,
     nonfinite: str | None = None,
@@ -31,8 +27,6 @@ def job_from_flags(
     vocabulary: str | None = None,
     exclude: Sequence[str] = (),
     shard_size: str | int | None = None,
-    tokenizer_source: str | None = None,
-    chat_template: str | None = None,
 ) -> Job:
     """The job that flags describe; equal to the one a file with the same content gives.
 
@@ -41,8 +35,7 @@ def job_from_flags(
         base: source of the base.
         agents: sources, each perhaps as ``name=source``; or name -> source.
         method: name or alias of the method.
-        settings: ``parameter=value`` for all agents, ``agent.parameter=value`` for one.
-        parameters: the same from a program, ``{"r": 0.2, "coder.weight": 0.5}``.
+        settings: parameters of all agents, and of one (`assignments`).
         preset: named set of parameter values.
         out_dtype: output type by its torch name.
         nonfinite: ``error``, ``keep_base`` or ``propagate``.
@@ -50,8 +43,6 @@ def job_from_flags(
         vocabulary: what becomes of embeddings of unequal length.
         exclude: parts of names, or globs, of tensors to copy.
         shard_size: bytes, or a size like ``5GB``.
-        tokenizer_source: ``base``, ``union`` or an agent.
-        chat_template: a name or a Jinja template.
 
     Raises:
         ConfigError: anything wrong; the message names the flag.
@@ -63,12 +54,7 @@ def job_from_flags(
     )
     names = agent_names([source for _, source in named], [name for name, _ in named])
     problems: list[MergeError] = []
-    said = [_parsed(text, problems) for text in settings]
-    for key, value in (parameters or {}).items():
-        agent = key.rpartition(".")[0]
-        where = f"parameters of {agent}" if agent else "parameters"
-        said.append((where, key, from_value(value, Where(where))))
-    shared, own = _settings(said, names, problems)
+    shared, own = _settings(settings, names, problems)
     tree = {
         "merge_method": _node(method, "--method"),
         "models": Node(
@@ -89,8 +75,6 @@ def job_from_flags(
         "vocabulary": (vocabulary, "--vocabulary"),
         "exclude": (list(exclude) or None, "--exclude"),
         "shard_size": (shard_size, "--shard-size"),
-        "tokenizer_source": (tokenizer_source, "--tokenizer-source"),
-        "chat_template": (chat_template, "--chat-template"),
     }
     tree |= {key: _node(value, flag) for key, (value, flag) in given.items() if value is not None}
     raise_problems(problems)
@@ -106,48 +90,21 @@ def _agent(name: str | None, source: str, settings: dict[str, Node]) -> Node:
 
 
 def _settings(
-    settings: Iterable[tuple[str, str, Node | None]],
-    names: Sequence[str],
-    problems: list[MergeError],
+    settings: Sequence[Assignment], names: Sequence[str], problems: list[MergeError]
 ) -> tuple[dict[str, Node], dict[str, dict[str, Node]]]:
     """Trees of the parameters of all agents, and of each."""
     shared: dict[str, Node] = {}
     own: dict[str, dict[str, Node]] = {name: {} for name in names}
-    for where, key, value in settings:
-        agent, dot, parameter = key.rpartition(".")
-        if value is None or not parameter or (dot and not agent):
-            hint = "as in `--set r=0.2` or `--set coder.weight=0.5`"
-            problems.append(ConfigError(f"{where}: not PARAMETER=VALUE", hint=hint))
-        elif dot and agent not in own:
-            hint = "agents here are " + ", ".join(f"`{name}`" for name in names)
-            problems.append(ConfigError(f"{where}: no agent `{agent}`", hint=hint))
-        elif parameter in (own[agent] if dot else shared):
-            problems.append(ConfigError(f"{where}: `{key}` is set twice"))
+    for assignment in settings:
+        agent, parameter = split_target(assignment.key)
+        if agent is None:
+            shared[parameter] = assignment.value
+        elif agent in own:
+            own[agent][parameter] = assignment.value
         else:
-            (own[agent] if dot else shared)[parameter] = value
+            hint = "agents here are " + ", ".join(f"`{name}`" for name in names)
+            problems.append(assignment.value.error(f"no agent `{agent}`", hint=hint))
     return shared, own
-
-
-def _parsed(text: str, problems: list[MergeError]) -> tuple[str, str, Node | None]:
-    """One ``--set``: its place, its key, and its value (None where there is no ``=``)."""
-    where = f"--set {text}"
-    key, equals, value = text.partition("=")
-    if not equals:
-        return where, "", None
-    try:
-        return where, key.strip(), _at(read_text(value, file=where), Where(where))
-    except MergeError as error:
-        problems.append(error)
-        return where, key.strip(), Node(Where(where), None)
-
-
-def _at(node: Node, where: Where) -> Node:
-    """The same tree with one place for all of it: a flag has no lines."""
-    if isinstance(node.value, dict):
-        return Node(where, {key: _at(value, where) for key, value in node.value.items()})
-    if isinstance(node.value, tuple):
-        return Node(where, tuple(_at(item, where) for item in node.value))
-    return Node(where, node.value, node.text)
 
 
 def _node(value: object, flag: str) -> Node:

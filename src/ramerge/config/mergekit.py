@@ -26,6 +26,7 @@ from ramerge.config.models import (
     read_slices,
     reference,
 )
+from ramerge.config.override import Overrides, overridden
 from ramerge.config.resolve import missing
 from ramerge.config.settings import did_you_mean, read_settings, without_effect
 from ramerge.config.tokenizer import read_chat_template, read_tokenizer
@@ -68,21 +69,18 @@ ELSEWHERE: Mapping[str, str] = {
 }
 
 
-def load(
-    path: str | Path, methods: Methods, *, overrides: Mapping[str, object] | None = None
-) -> Job:
+def load(path: str | Path, methods: Methods, *, overrides: Overrides | None = None) -> Job:
     """The job that a file describes.
 
     Args:
         path: the file.
         methods: what methods there are.
-        overrides: top-level keys that flags beside the file set (None: not set); errors name the
-            flag. Patterns of ``exclude`` are added to the file's.
+        overrides: what flags beside the file change in it; errors name the flag.
 
     Raises:
         ConfigError: anything wrong in it; several problems come as one `ProblemsError`.
     """
-    job = read_job(_overridden(read_file(Path(path)), overrides or {}), methods)
+    job = read_job(_changed(read_file(Path(path)), overrides), methods)
     return replace(job, notes=(*job.notes, *other_defaults(job, methods[job.method])))
 
 
@@ -99,7 +97,7 @@ def from_mapping(
     document: Mapping[str, object],
     methods: Methods,
     *,
-    overrides: Mapping[str, object] | None = None,
+    overrides: Overrides | None = None,
     where: str = "job",
 ) -> Job:
     """The job that a dict describes, with the keys of a file.
@@ -108,25 +106,14 @@ def from_mapping(
         ConfigError: as `load`.
     """
     top = from_value(document, Where(where))
-    return read_job(_overridden(top, overrides or {}), methods)
+    return read_job(_changed(top, overrides), methods)
 
 
-def _overridden(top: Node, overrides: Mapping[str, object]) -> Node:
-    if not isinstance(top.value, dict):
-        return top
-    tree = dict(top.value)
-    for key, value in overrides.items():
-        if value is None or (key == "exclude" and not value):
-            continue
-        node = from_value(value, Where(f"--{key.replace('_', '-')}"))
-        tree[key] = _joined(tree[key], node) if key == "exclude" and key in tree else node
-    return replace(top, value=tree)
-
-
-def _joined(first: Node, second: Node) -> Node:
-    """Both lists in one; a single text is a list of one."""
-    both = (n.value if isinstance(n.value, tuple) else (n,) for n in (first, second))
-    return Node(first.where, tuple(item for items in both for item in items))
+def _changed(top: Node, overrides: Overrides | None) -> Node:
+    problems: list[MergeError] = []
+    changed = top if overrides is None else overridden(top, overrides, problems)
+    raise_problems(problems)
+    return changed
 
 
 def find_method(node: Node, methods: Methods) -> tuple[MethodInfo, str | None]:

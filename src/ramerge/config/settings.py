@@ -106,10 +106,17 @@ def _scalar(parameter: Parameter, node: Node) -> Scalar:
         raise node.error(f"`{parameter.name}` is a single value here, not {node.kind}")
     plain_text = parameter.kind in {"str", "path", "choice"} and node.value is not None
     try:
-        return parameter.fit(node.text if plain_text else node.value)
+        return parameter.fit(node.text if plain_text else _number(parameter, node))
     except ValueError as error:
         hint = did_you_mean(node.text, parameter.choices) if parameter.choices else None
         raise node.error(f"`{parameter.name}`: {error}", hint=hint) from None
+
+
+def _number(parameter: Parameter, node: Node) -> object:
+    """The value; ``inf`` without YAML's dot is infinity where a number is wanted, and a word elsewhere."""
+    if parameter.kind == "float" and node.text in {"inf", "+inf", "-inf"}:
+        return float(node.text)
+    return node.value
 
 
 def _arms(parameter: Parameter, node: Node) -> tuple[Filtered, ...]:
