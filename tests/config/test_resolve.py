@@ -117,6 +117,15 @@ def test_base_value():
     assert r.base_value(merge, METHODS["ties"], "density", Q) == 0.2
 
 
+def test_layers_for_multi_token_prediction_do_not_shift_a_gradient():
+    names = [f"model.layers.{i}.mlp.up_proj.weight" for i in range(3)]
+    names += [f"visual.blocks.{i}.attn.qkv.weight" for i in range(2)]
+    config = {"num_hidden_layers": 2, "num_nextn_predict_layers": 1}
+    assert list(r.depths(names, config).values()) == [0.0, 1.0, 1.0, 0.0, 1.0]
+    assert list(r.depths(names, {"text_config": config}).values())[:3] == [0.0, 1.0, 1.0]
+    assert list(r.depths(names, {"num_hidden_layers": 3}).values())[:3] == [0.0, 0.5, 1.0]
+
+
 def test_depths():
     names = ["model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"]
     names += [f"model.layers.{i}.mlp.experts.7.w" for i in range(5)]

@@ -15,7 +15,7 @@ from typing import Any
 from ramerge._errors import ConfigError
 from ramerge._signature import MethodInfo, Parameter, Scalar
 from ramerge.config.job import Filtered, Gradient, Job, Setting, Settings, Slice
-from ramerge.models.facts import block_of
+from ramerge.models.facts import block_of, layer_counts
 
 
 class _Silent:
@@ -115,11 +115,16 @@ def _in_slices(job: Job, name: str) -> bool:
     )
 
 
-def depths(names: Iterable[str]) -> dict[str, float]:
+def depths(names: Iterable[str], config: Mapping[str, Any] | None = None) -> dict[str, float]:
     """Relative depth of every tensor: i/(L - 1) in layer i of L, and 0 outside the layers.
 
     A single layer has depth 1, as in mergekit. Every stack (a language model's ``model.layers``, a
-    tower's ``visual.blocks``) is measured by itself.
+    tower's ``visual.blocks``) is measured by itself. Layers for multi-token prediction, which are
+    numbered on after the last one, do not count: they have depth 1.
+
+    Args:
+        names: all tensors of the model.
+        config: its config.json, which says how many of its layers are of that kind.
     """
     names = list(names)
     places = {name: layer_of(name) for name in names}
@@ -127,11 +132,15 @@ def depths(names: Iterable[str]) -> dict[str, float]:
     for place in places.values():
         if place:
             last[place[0]] = max(last.get(place[0], 0), place[1])
+    layers, beyond = layer_counts(config)
+    for stack, top in last.items():
+        if beyond and layers and top + 1 == layers + beyond:
+            last[stack] = layers - 1
     return {n: _share(p[1], last[p[0]]) if p else 0.0 for n, p in places.items()}
 
 
 def _share(layer: int, last: int) -> float:
-    return layer / last if last else 1.0
+    return min(layer / last, 1.0) if last else 1.0
 
 
 def layer_of(name: str) -> tuple[str, int] | None:

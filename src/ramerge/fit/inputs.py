@@ -76,7 +76,7 @@ def prepare(job: Job, base: Checkpoint | None, agents: Mapping[str, Checkpoint])
 def _whole(job: Job, models: Mapping[str, Checkpoint]) -> Inputs:
     origin = next(iter(models.values()))
     agents = {agent.name: models[agent.name] for agent in job.agents}
-    return Inputs(job, origin, agents, depths(origin.names()))
+    return Inputs(job, origin, agents, depths(origin.names(), origin.config))
 
 
 def _stacked(job: Job, models: Mapping[str, Checkpoint]) -> Inputs:

@@ -161,6 +161,16 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return config
 
 
+def layer_counts(config: Mapping[str, Any] | None) -> tuple[int | None, int]:
+    """Layers of the language model, and layers for multi-token prediction after them (DeepSeek, GLM, MiMo)."""
+    part = text_config(config) if config is not None else {}
+    layers, beyond = part.get("num_hidden_layers"), part.get("num_nextn_predict_layers")
+    return (
+        layers if isinstance(layers, int) else None,
+        beyond if isinstance(beyond, int) else 0,
+    )
+
+
 def vocab_size(config: Mapping[str, Any] | None) -> int | None:
     """``vocab_size`` of the language model, or None."""
     if config is None:

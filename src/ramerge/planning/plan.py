@@ -207,7 +207,7 @@ def build(
     Raises:
         MergeError: one problem, or a ProblemsError with all of them.
     """
-    inputs = Inputs(job, base, agents, resolve.depths(base.names()))
+    inputs = Inputs(job, base, agents, resolve.depths(base.names(), base.config))
     return plan(inputs, method, auxiliary or {})
 
 
