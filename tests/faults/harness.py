@@ -188,6 +188,16 @@ class Server:
         self.answers.close()
 
 
+def go_on(server: Server, argv: list[str], *, resume: bool) -> Result:
+    """The command again: with --resume, or without it until it says that finished work would be lost."""
+    result = server.run([*argv, "--resume"] if resume else argv)
+    if not resume and result.code == 7:
+        assert "an interrupted run of this merge finished" in result.text, result
+        assert "--resume" in result.text, result
+        result = server.run([*argv, "--resume"])
+    return result
+
+
 def count_calls(server: Server, argv: list[str], calls: tuple[str, ...], trace: Path) -> Counter:
     """How often the main thread of a run makes each system call."""
     server.traced(argv, ["-e", f"trace={','.join(calls)}", "-o", str(trace)])

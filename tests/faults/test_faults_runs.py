@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from harness import Server, clear, digest, merge_argv, model_set
+from harness import Server, clear, digest, go_on, merge_argv, model_set
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_kills_at_random_moments(bench, size, passes, record):
             whole += 1
         else:
             resumed += any(out.parent.glob("out.partial-*/.ramerge_journal.jsonl"))
-            again = server.run([*argv, "--resume"] if i % 2 else argv)
+            again = go_on(server, argv, resume=bool(i % 2))
             assert again.code == 0, again
             assert digest(out) == reference
             assert not list(out.parent.glob("out.partial-*"))
@@ -124,7 +124,7 @@ def test_signals_at_random_moments(bench, size, name, record):
         assert result.seconds < 5
         assert "Traceback" not in result.text
         if not check(out, reference):
-            again = server.run([*argv, "--resume"] if i % 2 else argv)
+            again = go_on(server, argv, resume=bool(i % 2))
             assert again.code == 0, again
             assert digest(out) == reference
         clear(out)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from harness import can_trace, clear, count_calls, digest, merge_argv
+from harness import can_trace, clear, count_calls, digest, go_on, merge_argv
 
 CALLS = (
     "write", "pwrite64", "fsync", "fdatasync", "fallocate", "ftruncate", "rename", "renameat2",
@@ -58,7 +58,7 @@ def check_left(out, reference, result):
 def check_rerun(server, argv, out, reference, *, resume):
     """Going on, or beginning anew, gives the reference."""
     if not out.exists():
-        again = server.run([*argv, "--resume"] if resume else argv)
+        again = go_on(server, argv, resume=resume)
         assert again.code == 0, again
     assert digest(out) == reference
     clear(out)

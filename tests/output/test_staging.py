@@ -1,9 +1,12 @@
 """The output protocol on real directories: whole or nothing, whatever happens."""
 
+import errno
 import json
 import os
+import shutil
 import stat
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -248,12 +251,40 @@ def test_resuming_another_job_is_refused_and_a_new_run_leaves_its_work_alone(tmp
     assert partial.is_dir()
 
 
-def test_a_new_run_of_the_same_job_replaces_its_leftovers(tmp_path):
+def test_a_new_run_of_the_same_job_does_not_discard_finished_work(tmp_path):
     partial = interrupted(tmp_path / "out")
-    (partial / "stray").write_text("x")
+    before = tree(partial)
+    with pytest.raises(OutputBusyError, match=r"finished \d of 7 tensors") as caught:
+        write_model(tmp_path / "out")
+    assert "--resume" in caught.value.hint and str(partial) in caught.value.hint
+    assert tree(partial) == before
+    shutil.rmtree(partial)
     write_model(tmp_path / "out")
-    assert "stray" not in tree(tmp_path / "out")
     assert left_beside(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize("code", [errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_finished_model_survives_a_rename_that_fails(tmp_path, monkeypatch, code):
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    write_model(whole)
+    rename = Path.rename
+
+    def refused(self, target):
+        if Path(target) == out:
+            raise OSError(code, os.strerror(code))
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", refused)
+    with pytest.raises(OutputError, match="cannot rename") as caught:
+        write_model(out)
+    assert os.strerror(code) in caught.value.message and "--resume" in caught.value.hint
+    assert not out.exists()
+    monkeypatch.undo()
+    with Staging.open(out, layout(), "job 0", resume=True) as staging:
+        assert set(staging.finished) == set(content())
+        staging.commit(SIDES, manifest)
+    assert tree(out) == tree(whole)
+    assert left_beside(out) == ["whole"]
 
 
 def test_leftovers_are_kept_for_what_may_pass_and_removed_for_what_will_not(tmp_path):

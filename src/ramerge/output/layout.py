@@ -62,3 +62,11 @@ def index_bytes(layout: Layout) -> bytes | None:
     total = sum(spec.nbytes for spec in layout.specs())
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
     return json.dumps(index, indent=2, ensure_ascii=False).encode() + b"\n"
+
+
+def layout_bytes(layout: Layout) -> int:
+    """Size of all weights files, headers included."""
+    return sum(
+        len(encode_header(specs, layout.metadata)) + sum(s.nbytes for s in specs)
+        for _, specs in layout.shards
+    )

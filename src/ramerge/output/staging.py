@@ -20,14 +20,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import TracebackType
 
 from ramerge._errors import (
     MergeError,
     OutputBusyError,
     OutputError,
-    SecurityError,
     VerificationError,
 )
 from ramerge._types import Bytes, Json
@@ -37,11 +36,11 @@ from ramerge.output.crc import crc_hex
 from ramerge.output.disk import sync_directory, write_new, writing
 from ramerge.output.hashing import hash_file
 from ramerge.output.journal import JOURNAL, Entry, Journal
-from ramerge.output.layout import INDEX_NAME, encode_header, index_bytes
+from ramerge.output.layout import INDEX_NAME, encode_header, index_bytes, layout_bytes
 from ramerge.output.lock import OutputLock
 from ramerge.output.manifest import MANIFEST
 from ramerge.output.shard import ShardFile
-from ramerge.output.target import check_output, preflight, publish, resolved
+from ramerge.output.target import check_output, preflight, publish, resolved, write_side
 
 BATCH_BYTES = 256_000_000  # of finished tensors between two entries into the journal,
 BATCH_SECONDS = 5.0  # or this long
@@ -62,10 +61,8 @@ class Staging:
         """Names only; `open` does the work."""
         self.target = resolved(out)
         self._layout = layout
-        digest = hashlib.sha256(fingerprint.encode())
-        for _, specs in layout.shards:
-            digest.update(encode_header(specs, layout.metadata))
-        self._fingerprint = digest.hexdigest()
+        headers = b"".join(encode_header(specs, layout.metadata) for _, specs in layout.shards)
+        self._fingerprint = hashlib.sha256(fingerprint.encode() + headers).hexdigest()
         self.partial = self.target.with_name(f"{self.target.name}.partial-{self._fingerprint[:12]}")
         self._old = self.target.with_name(f"{self.target.name}.partial-old")
         self._lock = OutputLock(self.target)
@@ -78,7 +75,8 @@ class Staging:
         self._dirty: set[ShardFile] = set()
         self._calm = threading.Condition()
         self._writers, self._closed = 0, False
-        self._overwrite, self._ours, self._committed = False, False, False
+        self._overwrite, self._ours = False, False
+        self._complete, self._committed = False, False
 
     @classmethod
     def open(
@@ -99,14 +97,13 @@ class Staging:
             layout: what goes where.
             fingerprint: digest of all that decides the output's bytes.
             overwrite: replace ``out`` as a whole at the end.
-            resume: keep tensors that the same job has finished before. Without it leftovers of the
-                same job are removed.
+            resume: keep tensors that the same job has finished before.
             inputs: directories and files that ``out`` must stay clear of.
             side_bytes: expected size of the side files.
 
         Raises:
             ConfigError: ``out`` is, contains or lies in an input.
-            OutputBusyError: ``out`` is not empty, is locked, or was interrupted in another job.
+            OutputBusyError: ``out`` is not empty or locked, or an interrupted run's work would be lost.
             OutputError: no room, no permission, a failing disk; names the bytes needed and free.
         """
         check_output(out, inputs, overwrite=overwrite)
@@ -121,6 +118,7 @@ class Staging:
                 staging._refuse_strange()
                 if not (resume and staging._reopen()):
                     staging._refuse_foreign(resume=resume)
+                    staging._refuse_loss(resume=resume)
                     staging._begin(side_bytes)
         except BaseException as error:
             staging.close(error)
@@ -154,6 +152,20 @@ class Staging:
             raise OutputBusyError(
                 f"`{others[0]}` was left by another merge, whose inputs or settings differ",
                 hint="run without --resume to begin anew, and delete it when you no longer need it",
+            )
+
+    def _refuse_loss(self, *, resume: bool) -> None:
+        """Finished work of the same job is kept or deleted by its owner, never in silence."""
+        found = None if resume else Journal.reopen(self.partial / JOURNAL, self._fingerprint)
+        if found is None:
+            return
+        journal, entries = found
+        journal.close()
+        if entries:
+            total = len(self._layout.specs())
+            raise OutputBusyError(
+                f"an interrupted run of this merge finished {len(entries):,} of {total:,} tensors",
+                hint=f"add --resume to continue it, or delete `{self.partial}` to start over",
             )
 
     def _begin(self, side_bytes: int) -> None:
@@ -289,25 +301,16 @@ class Staging:
         self._flush()
         index = index_bytes(self._layout)
         sides = dict(files) if index is None else {**files, INDEX_NAME: index}
-        written = [self._write_side(name, content) for name, content in sorted(sides.items())]
+        written = [
+            write_side(self.partial, name, content) for name, content in sorted(sides.items())
+        ]
         with writing(self.partial, layout_bytes(self._layout)):
             weights = self._second_reader(written)
         output = tuple(sorted((*weights, *written), key=lambda f: f.name))
         checksums = {name: crc_hex(crc) for name, crc in sorted(crcs.items())}
-        self._write_side(MANIFEST, manifest(output, checksums))
+        write_side(self.partial, MANIFEST, manifest(output, checksums))
         self._publish()
         return output
-
-    def _write_side(self, name: str, content: bytes | Path) -> OutputFile:
-        parts = PurePosixPath(name)
-        if not name or parts.is_absolute() or ".." in parts.parts or "\0" in name:
-            raise SecurityError(f"the side file `{name!r}` would lie outside of the output")
-        path = self.partial / parts
-        data = content if isinstance(content, bytes) else content.read_bytes()
-        with writing(path, len(data)):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_new(path, data)
-        return OutputFile(name, len(data), hashlib.sha256(data).hexdigest())
 
     def _second_reader(self, sides: Sequence[OutputFile]) -> list[OutputFile]:
         """Open the result as a model, and read every byte of it back."""
@@ -328,11 +331,19 @@ class Staging:
 
     def _publish(self) -> None:
         self._close_files()
+        self._complete = True
         with writing(self.target, layout_bytes(self._layout)):
+            journal = (self.partial / JOURNAL).read_bytes()
             (self.partial / JOURNAL).unlink()
-            for directory, _, _ in os.walk(self.partial, topdown=False):
-                sync_directory(Path(directory))
-            publish(self.partial, self.target, self._old, overwrite=self._overwrite)
+            try:
+                for directory, _, _ in os.walk(self.partial, topdown=False):
+                    sync_directory(Path(directory))
+                publish(self.partial, self.target, self._old, overwrite=self._overwrite)
+            except (OSError, MergeError):
+                # What was finished must be found again by a resumed run.
+                with suppress(OSError):
+                    write_new(self.partial / JOURNAL, journal)
+                raise
         self._committed = True
 
     def _close_files(self) -> None:
@@ -368,6 +379,7 @@ class Staging:
         if (
             self._ours
             and not self._committed
+            and not self._complete
             and (again or not any(shard.sealed for shard in shards))
         ):
             shutil.rmtree(self.partial, ignore_errors=True)
@@ -386,11 +398,3 @@ class Staging:
     ) -> None:
         """Close; without `commit` nothing appears at the output's place."""
         self.close(error)
-
-
-def layout_bytes(layout: Layout) -> int:
-    """Size of all weights files, headers included."""
-    return sum(
-        len(encode_header(specs, layout.metadata)) + sum(s.nbytes for s in specs)
-        for _, specs in layout.shards
-    )

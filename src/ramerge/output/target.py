@@ -7,13 +7,15 @@ nothing (or an empty directory) or, with ``overwrite``, an older model that is e
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from ramerge._errors import ConfigError, OutputBusyError, OutputError
-from ramerge.output.disk import exchange, free_bytes, sync_directory
+from ramerge._errors import ConfigError, OutputBusyError, OutputError, SecurityError
+from ramerge.models.base import OutputFile
+from ramerge.output.disk import exchange, free_bytes, sync_directory, write_new, writing
 
 _MODEL_FILES = (
     "ramerge_manifest.json",
@@ -111,6 +113,29 @@ def preflight(out: Path, nbytes: int) -> None:
         )
 
 
+def write_side(directory: Path, name: str, content: bytes | Path) -> OutputFile:
+    """Write one side file of a staged model; ``/`` in its name separates directories.
+
+    Args:
+        directory: the staging directory.
+        name: relative to it.
+        content: the bytes, or a file to copy.
+
+    Raises:
+        SecurityError: ``name`` leads out of the directory.
+        OutputError: the system refuses.
+    """
+    parts = PurePosixPath(name)
+    if not name or parts.is_absolute() or ".." in parts.parts or "\0" in name:
+        raise SecurityError(f"the side file `{name!r}` would lie outside of the output")
+    path = directory / parts
+    data = content if isinstance(content, bytes) else content.read_bytes()
+    with writing(path, len(data)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_new(path, data)
+    return OutputFile(name, len(data), hashlib.sha256(data).hexdigest())
+
+
 def publish(staged: Path, target: Path, old: Path, *, overwrite: bool) -> None:
     """Give the complete ``staged`` directory its final name.
 
@@ -122,8 +147,26 @@ def publish(staged: Path, target: Path, old: Path, *, overwrite: bool) -> None:
 
     Raises:
         OutputBusyError: something has appeared at ``target`` meanwhile.
+        OutputError: the file system refuses to rename; names the call.
         OSError: anything else.
     """
+    try:
+        _publish(staged, target, old, overwrite=overwrite)
+    except OSError as error:
+        if error.errno in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
+            raise OutputBusyError(
+                f"`{target.name}` appeared while its model was made",
+                hint=f"move it away and run the same command with --resume; the model waits in `{staged.name}`",
+            ) from None
+        raise OutputError(
+            f"cannot rename `{staged}` to `{target.name}`: rename: {error.strerror}",
+            hint=f"the model in `{staged.name}` is complete: the same command with --resume publishes it where"
+            " rename works (mounts of object stores often cannot rename directories)",
+        ) from error
+    sync_directory(target.parent)
+
+
+def _publish(staged: Path, target: Path, old: Path, *, overwrite: bool) -> None:
     if overwrite and target.is_dir() and any(target.iterdir()):
         if exchange(staged, target):
             staged.rename(old)
@@ -133,13 +176,4 @@ def publish(staged: Path, target: Path, old: Path, *, overwrite: bool) -> None:
         sync_directory(target.parent)
         shutil.rmtree(old)
     else:
-        try:
-            staged.rename(target)
-        except OSError as error:
-            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
-                raise
-            raise OutputBusyError(
-                f"`{target.name}` appeared while its model was made",
-                hint="choose another --out with --resume",
-            ) from None
-    sync_directory(target.parent)
+        staged.rename(target)
