@@ -113,7 +113,9 @@ out_dtype: bfloat16
         ("500M", 5 * 10**8),
         ("1.5G", 1_500_000_000),
         ("1 KiB", 1024),
-        (7, 7),
+        (7, None),
+        ("7B", 7),
+        (7_000_000, 7_000_000),
         ("2t", 2 * 10**12),
         ("100k", 100_000),
         ("1e9", None),
@@ -128,7 +130,7 @@ out_dtype: bfloat16
 def test_shard_sizes(size, count):
     text = HEAD + MODELS + f"shard_size: {str(size).lower() if isinstance(size, bool) else size}"
     if count is None:
-        assert only(text)[0].startswith("m.yml:6:13: `shard_size` is ")
+        assert only(text)[0].startswith("m.yml:6:13: `shard_size`")
     else:
         assert read(text).shard_size == count
 

@@ -70,7 +70,7 @@ def argv(root, out, method, agents, threads, chunk, shard):
     return [
         "merge", f"--base={root}/base", *(f"--agent={n}={root}/{n}" for n in agents),
         f"--method={method}", *(f"--set={k}={v}" for k, v in values.items()), f"--out={out}",
-        f"--threads={threads}", f"--memory={memory}", f"--shard-size={shard}", "--quiet",
+        f"--threads={threads}", f"--memory={memory}B", f"--shard-size={shard}", "--quiet",
     ]  # fmt: skip
 
 

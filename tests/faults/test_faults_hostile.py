@@ -303,7 +303,7 @@ def test_yaml_bombs(server, tmp_path, size, name, record):
 @pytest.fixture(scope="module")
 def merged(server, models, tmp_path_factory):
     out = tmp_path_factory.mktemp("merged") / "out"
-    result = server.run(merge_argv(models, out, "--shard-size=8000"))
+    result = server.run(merge_argv(models, out, "--shard-size=8kB"))
     assert result.code == 0, result
     return out
 

@@ -20,7 +20,7 @@ POLICIES = ("error", "keep_base", "propagate")
 def argv(root, out, *more):
     agents = [f"--agent={n}={root / n}" for n in AGENTS]
     return ["merge", f"--base={root / 'base'}", *agents, "--method=ram", f"--out={out}", "--quiet",
-            "--threads=1", "--memory=10240", *more]  # fmt: skip
+            "--threads=1", "--memory=10240B", *more]  # fmt: skip
 
 
 def put(root, model, element, value):

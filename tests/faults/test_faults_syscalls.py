@@ -25,7 +25,7 @@ def bench(server, models, tmp_path_factory):
     """The command, its reference output, and how often it makes each call."""
     work = tmp_path_factory.mktemp("work")
     out = work / "out"
-    argv = merge_argv(models, out, "--threads=1", "--shard-size=8000")
+    argv = merge_argv(models, out, "--threads=1", "--shard-size=8kB")
     assert server.run(argv).code == 0
     reference = digest(out)
     clear(out)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 
+from ramerge.config.bytes import PLAIN
 from ramerge.config.job import Filtered, Gradient, Job, Setting, Settings, Slice
 from ramerge.config.sources import without_credentials
 from ramerge.config.vocabulary import TokenizerRules, TokenRule
@@ -46,6 +47,8 @@ def to_mapping(job: Job, *, source: Callable[[str], str] = without_credentials) 
     tree["chat_template"] = job.chat_template
     for key in ("nonfinite", "extra", "vocabulary", "shard_size"):
         tree[key] = getattr(job, key) if getattr(job, key) != getattr(_DEFAULT, key) else None
+    if isinstance(tree["shard_size"], int) and tree["shard_size"] < PLAIN:
+        tree["shard_size"] = f"{tree['shard_size']}B"
     tree["exclude"] = list(job.exclude)
     return _without_empty(tree)
 

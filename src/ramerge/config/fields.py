@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from ramerge._errors import ConfigError, MergeError
 from ramerge._types import DType
+from ramerge.config.bytes import PLAIN, parse_size
 from ramerge.config.settings import did_you_mean
 from ramerge.config.yaml import Node
 
 T = TypeVar("T")
 FLOATS = ("bfloat16", "float16", "float32", "float64")
 SHORT = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_UNITS |= {f"{unit}i": 1024**power for power, unit in enumerate("KMGT", start=1)}
-_SIZE = re.compile(r"([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?)\s*([KMGT]?i?)B?", re.IGNORECASE)
 
 
 def attempt(problems: list[MergeError], read: Callable[..., T], *args: object) -> T | None:
@@ -121,16 +118,18 @@ def dtype(node: Node, what: str) -> DType:
 
 
 def size(node: Node, what: str) -> int:
-    """Bytes: a number, or a number with K, M, G, T (powers of 1000) or Ki, Mi, Gi, Ti, and B.
+    """Bytes: a size with a unit (`bytes.parse_size`), or a whole number of bytes.
 
     Raises:
-        ConfigError: something else, or less than one byte.
+        ConfigError: something else, or a number in a file so small that its unit was forgotten.
     """
-    found = None if isinstance(node.value, dict | tuple | bool) else _SIZE.fullmatch(node.text)
-    unit = found[2].upper().replace("I", "i") if found else "?"
-    if found is None or unit not in _UNITS:
+    value = node.value
+    if isinstance(value, dict | tuple | bool) or value is None:
         raise node.error(f"{what} is a size like `5GB`, not {node.kind}")
-    count = int(float(found[1].replace("_", "")) * _UNITS[unit])
-    if count < 1:
-        raise node.error(f"{what} is at least one byte, not {node.kind}")
-    return count
+    in_file = node.where.line > 0
+    if isinstance(value, int) and value > 0 and not (in_file and value < PLAIN):
+        return value
+    try:
+        return parse_size(node.text)
+    except ValueError as error:
+        raise node.error(f"{what}: {error}") from None

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 
 from ramerge._errors import ConfigError
+from ramerge.config.bytes import parse_size
 from ramerge.kernels.limits import BLOCK
 from ramerge.planning.plan import CHUNK, Plan
 
 MOST_THREADS = 8
-_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
 def thread_count(wanted: int | None) -> int:
@@ -41,7 +40,7 @@ def chunk_size(plan: Plan, threads: int, memory: str | int | None) -> int:
         return CHUNK
     widest = max((s.dtype.itemsize for t in plan.tensors for s in (t.base, t.output)), default=4)
     per_element = threads * (len(plan.agents) + len(plan.auxiliary) + 2) * widest
-    fitting = parse_size(memory) // per_element // BLOCK * BLOCK
+    fitting = _bytes(memory) // per_element // BLOCK * BLOCK
     if fitting < BLOCK:
         need = per_element * BLOCK
         raise ConfigError(
@@ -50,15 +49,10 @@ def chunk_size(plan: Plan, threads: int, memory: str | int | None) -> int:
     return min(fitting, CHUNK)
 
 
-def parse_size(text: str | int) -> int:
-    """Bytes in ``2GB``, ``512MiB`` or a plain number.
-
-    Raises:
-        ConfigError: not a size.
-    """
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMG]i?B)?\s*", str(text), re.IGNORECASE)
-    if not match:
-        raise ConfigError(
-            f"`{text}` is not a size", hint="write it as 2GB, 512MiB or a number of bytes"
-        )
-    return int(float(match[1]) * _UNITS[(match[2] or "").upper()])
+def _bytes(memory: str | int) -> int:
+    if isinstance(memory, int):
+        return memory
+    try:
+        return parse_size(memory)
+    except ValueError as error:
+        raise ConfigError(f"memory: {error}") from None
