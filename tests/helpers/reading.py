@@ -27,7 +27,10 @@ NAMES = {
     "bfloat16": "BF16",
     "float8_e4m3fn": "F8_E4M3",
     "uint8": "U8",
+    "int8": "I8",
+    "int16": "I16",
     "int32": "I32",
+    "uint32": "U32",
 }
 
 

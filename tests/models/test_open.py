@@ -81,11 +81,100 @@ def test_quantised_weights_are_refused(tmp_path, tensor, dtype, scheme):
     assert tensor in error.message
 
 
-def test_quantisation_said_by_the_config(tmp_path):
-    """Quantization_config over plain tensors."""
-    config = {"quantization_config": {"quant_method": "gptq"}}
-    model(tmp_path / "m", {"a": A}, config)
-    fails(tmp_path / "m", "gptq", IncompatibleError, 4)
+# The tensors of one layer in each scheme, by the sibling that is reported.
+SCHEMES = {
+    "MLX": ("weight", {"weight": np.uint32, "scales": np.float16, "biases": np.float16}),
+    "integer": ("weight", {"weight": np.uint32, "scales": np.float16}),
+    "AWQ": ("scales", {"scales": np.float16}),
+    "HQQ": ("W_q", {"W_q": np.float16, "scale": np.float16, "zero": np.float16}),
+    "HQQ with meta": ("W_q", {"W_q": np.uint8, "meta": np.uint8}),
+    "torchao": ("_weight_qdata", {"_weight_qdata": np.int8, "_weight_scale": np.float32}),
+    "bitsandbytes": ("weight.nested_quant_map", {"weight.nested_quant_map": np.float32}),
+    "bitsandbytes 8": ("weight_format", {"weight": np.int8, "weight_format": np.uint8}),
+    "compressed-tensors": ("weight_g_idx", {"weight_g_idx": np.int32}),
+    "compressed-tensors FP4": ("weight_global_scale", {"weight_global_scale": np.float32}),
+    "compressed-tensors inputs": ("input_zero_point", {"input_zero_point": np.int8}),
+    "quanto": ("weight._data", {"weight._data": np.int8, "weight._scale": np.float16}),
+    "AQLM": ("codes", {"codes": np.int8, "codebooks": np.float16, "scales": np.float16}),
+    "VPTQ": ("indices", {"indices": np.int16, "centroids.weight": np.float16}),
+    "Marlin": ("B", {"B": np.int32, "s": np.float16}),
+    "QuIP#": ("Qidxs", {"Qidxs": np.int64, "SU": np.float16, "SV": np.float16}),
+    "EXL2": ("q_weight", {"q_weight": np.int32, "q_scale": np.int32, "q_groups": np.int16}),
+}
+
+
+@pytest.mark.parametrize("case", SCHEMES)
+def test_each_scheme_is_told_by_the_tensors_of_a_layer(tmp_path, case):
+    reported, leaves = SCHEMES[case]
+    layer = "model.layers.0.self_attn.q_proj"
+    model(tmp_path / "m", {f"{layer}.{leaf}": np.ones((2, 2), d) for leaf, d in leaves.items()})
+    scheme = case.split(" ")[0].split("#")[0]
+    error = fails(tmp_path / "m", rf"{scheme}\S*( or \w+)?-quantised", IncompatibleError, 4)
+    assert f"`{layer}.{reported}`" in error.message
+    assert "remove" not in error.hint
+
+
+PLAIN = {
+    "scales of a norm": {"norm.weight": np.float32, "norm.scales": np.float32},
+    "scales without weight": {"mixer.scales": np.float32, "mixer.bias": np.float32},
+    "scale and zero": {"norm.scale": np.float32, "norm.zero": np.float32},
+    "letters": {"ssm.A": np.float32, "ssm.B": np.float32, "ssm.C": np.float32},
+    "query by name": {"attn.W_q": np.float32, "attn.W_k": np.float32, "attn.q_weight": np.float32},
+    "data": {"store._data": np.float32, "codec.codes": np.int64, "pool.indices": np.int64},
+    "blocks": {"rel_pos_blocks": np.float32, "temperature_scales": np.float32},
+    "counts": {"norm.weight": np.float32, "norm.num_batches_tracked": np.int64},
+    "integers alone": {"table.weight": np.int64},
+}
+
+
+@pytest.mark.parametrize("case", PLAIN)
+def test_a_plain_model_with_one_such_name_is_not_quantised(tmp_path, case):
+    model(tmp_path / "m", {name: np.ones((2, 2), dtype) for name, dtype in PLAIN[case].items()})
+    open_checkpoint(str(tmp_path / "m")).close()
+
+
+CONFIGS = {
+    "gptq": {"quantization_config": {"quant_method": "gptq"}},
+    "4 bits": {"quantization": {"group_size": 64, "bits": 4}},
+    "mxfp4": {"quantization": {"group_size": 32, "bits": 4, "mode": "mxfp4"}},
+    "pack-quantized": {"compression_config": {"format": "pack-quantized"}},
+    "of an unnamed kind": {"text_config": {"quantization_config": {"hidden": 1}}},
+}
+
+
+@pytest.mark.parametrize("method", CONFIGS)
+def test_quantisation_said_by_the_config(tmp_path, method):
+    """Tensors of unknown names are never called plain."""
+    model(tmp_path / "m", {"a": A}, CONFIGS[method])
+    error = fails(tmp_path / "m", f"is quantised: .*\\({method}\\)", IncompatibleError, 4)
+    assert "dequantise" in error.hint
+    assert "remove" not in error.hint
+
+
+@pytest.mark.parametrize("said", [None, False, "none", {"aware": True}])
+def test_a_config_that_says_nothing_of_bits_is_not_quantised(tmp_path, said):
+    model(tmp_path / "m", {"a": A}, {"quantization": said})
+    open_checkpoint(str(tmp_path / "m")).close()
+
+
+@pytest.mark.parametrize(
+    ("tensors", "plain"),
+    [
+        ({"lm_head.weight": (8, 4), "model.layers.0.self_attn.o_proj.weight": (4, 6)}, True),
+        ({"lm_head.weight": (8, 4), "model.layers.0.self_attn.o_proj.weight": (6, 4)}, False),
+        ({"lm_head.weight": (8, 1)}, False),
+        ({"lm_head.weight": (8, 4), "lm_head.spare": (8, 4)}, False),
+        ({"norm.weight": (4,)}, False),
+    ],
+)
+def test_only_plain_weights_of_the_right_width_may_lose_their_quantization_config(
+    tmp_path, tensors, plain
+):
+    """Floats of the model's width are plain; a packed width or a name without a role is not."""
+    config = {"hidden_size": 4, "quantization_config": {"quant_method": "gptq"}}
+    model(tmp_path / "m", {n: np.ones(s, np.float32) for n, s in tensors.items()}, config)
+    error = fails(tmp_path / "m", "gptq", IncompatibleError, 4)
+    assert ("remove `quantization_config`" in error.hint) is plain
 
 
 def test_bare_files(tmp_path):
