@@ -8,10 +8,10 @@ DATA ?= bench-data
 MERGEKIT := benchmarks/.venv-mergekit
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-real test test-all faults parity lint format bench lab docs clean
+.PHONY: help demo demo-real test test-all faults parity lint format bench lab docs release-check clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # A stamp a set of dependencies: `pip` runs again only when pyproject.toml is newer than the stamp.
 $(BIN)/python:
@@ -87,5 +87,17 @@ docs: $(VENV)/.core  ## regenerate what the docs show of the program itself
 	$(BIN)/python docs/make_methods.py
 	$(BIN)/python docs/make_schema.py
 
+# Away from the sources, so that nothing of the checkout is imported by accident.
+release-check: $(VENV)/.core  ## build sdist and wheel, check both, install each into an empty venv and run the demo there
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[release]'
+	$(BIN)/uv lock --check --quiet
+	rm -rf dist && $(BIN)/python -m build --quiet
+	$(BIN)/python -m twine check --strict dist/*
+	set -e; for package in dist/*.whl dist/*.tar.gz; do \
+	  rm -rf .release-venv && $(PYTHON) -m venv .release-venv; \
+	  .release-venv/bin/python -m pip install --quiet --disable-pip-version-check $$package; \
+	  (cd .release-venv && bin/ramerge --version && bin/ramerge demo --out demo && bin/ramerge verify demo/merged); \
+	done; rm -rf .release-venv
+
 clean:  ## remove what the commands above have made
-	rm -rf $(VENV) $(MERGEKIT) demo-out demo-real .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(MERGEKIT) .release-venv dist demo-out demo-real .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
