@@ -1,10 +1,15 @@
 """What no chat completion is asked for again, never scored."""
 
+import asyncio
 import json
 
 import pytest
 
-from ramerge.evaluate.endpoint import UNREADABLE, _answer
+pytest.importorskip("aiohttp")
+
+from helpers.evaluate import Reply, serving
+from ramerge.evaluate.endpoint import UNREADABLE, Endpoint, _answer
+from ramerge.evaluate.records import Prompt, Sampling
 
 REPLY = '{"choices": [{"message": {"content": %s}}], "usage": {"prompt_tokens": %s}}'
 
@@ -26,3 +31,20 @@ def test_garbage_is_unreadable(content, tokens):
 
 def test_no_content_is_an_empty_answer():
     assert _answer(json.loads(REPLY % ("null", "1")), 0.0).text == ""
+
+
+def test_raw_text_is_continued_and_not_put_into_a_template():
+    async def asked(url):
+        endpoint = Endpoint(url)
+        await endpoint.ready()
+        prompt = Prompt(text="User: hi\nAssistant: ", sampling=Sampling(min_p=0.0, top_k=40))
+        try:
+            return await endpoint.complete(prompt)
+        finally:
+            await endpoint.close()
+
+    with serving(lambda body: Reply("hello")) as (url, server):
+        assert asyncio.run(asked(url)).text == "hello"
+    (body,) = server.bodies
+    assert (body["prompt"], body["min_p"], body["top_k"]) == ("User: hi\nAssistant: ", 0.0, 40)
+    assert "messages" not in body

@@ -108,6 +108,18 @@ def test_the_chat_template_writes_the_prompt_tools_included(tmp_path):
     assert answers(model, [asked])[0].prompt_tokens == len("get;a7|")  # no second first token
 
 
+def test_raw_text_is_read_as_it_stands(tmp_path):
+    shutil.copytree(DEMO / "coder", tmp_path / "m")
+    (tmp_path / "m" / "chat_template.jinja").write_text("templated: " + TEMPLATE)
+    model = LocalModel(tmp_path / "m")
+    how = Sampling(max_tokens=9)
+    raw, chat = Prompt(text="C|+3*2-4|", sampling=how), Prompt((("user", "C|+3*2-4|"),), how)
+    assert model._render(raw) == "C|+3*2-4|"
+    together = answers(model, [raw, chat, raw])
+    assert together[0].text == answers(LocalModel(DEMO / "coder"), [chat])[0].text
+    assert together[0].text == together[2].text != together[1].text
+
+
 def test_other_weights_are_another_model(tmp_path):
     shutil.copytree(DEMO / "base", tmp_path / "m")
     before = fingerprint(tmp_path / "m")

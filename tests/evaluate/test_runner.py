@@ -215,8 +215,8 @@ def test_equal_prompts_make_one_request_and_the_bound_holds(tmp_path):
 def test_every_part_of_a_request_is_part_of_its_key():
     first = Prompt((("user", "a"),))
     changed = {
-        "messages": (("user", "b"),), "sample": 1, "tools": "[]",
-        "temperature": 0.5, "top_p": 0.5, "top_k": 5, "max_tokens": 5, "stop": ("x",),
+        "messages": (("user", "b"),), "text": "a", "sample": 1, "tools": "[]",
+        "temperature": 0.5, "top_p": 0.5, "top_k": 5, "min_p": 0.1, "max_tokens": 5, "stop": ("x",),
     }  # fmt: skip
     names = {f.name for f in fields(Prompt) + fields(Sampling)} - {"sampling"}
     assert changed.keys() == names

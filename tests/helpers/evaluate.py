@@ -21,14 +21,15 @@ class Reply:
     headers: dict = field(default_factory=dict)
 
 
-def completion(reply):
+def completion(reply, *, raw=False):
     message = {"role": "assistant", "content": reply.text}
     if reply.calls:
         message["tool_calls"] = [
             {"id": str(i), "type": "function", "function": c} for i, c in enumerate(reply.calls)
         ]
+    said = {"text": reply.text} if raw else {"message": message}
     body = {
-        "choices": [{"index": 0, "message": message, "finish_reason": reply.finish}],
+        "choices": [{"index": 0, **said, "finish_reason": reply.finish}],
         "usage": {"prompt_tokens": 7, "completion_tokens": 3},
     }
     return json.dumps(body).encode()
@@ -67,7 +68,8 @@ class Server:
             reply = self.script(asked)
             await asyncio.sleep(reply.delay)
             self.now -= 1
-            sent = completion(reply) if reply.raw is None else reply.raw
+            raw = not path.endswith(b"/chat/completions")
+            sent = completion(reply, raw=raw) if reply.raw is None else reply.raw
         extra = "".join(f"{k}: {v}\r\n" for k, v in reply.headers.items())
         head = f"HTTP/1.1 {reply.status} X\r\nContent-Type: application/json\r\n{extra}Content-Length: {len(sent)}\r\n\r\n"
         writer.write(head.encode() + sent)
@@ -98,8 +100,8 @@ def serving(script):
 
 
 def question(body):
-    """The last user message."""
-    return body["messages"][-1]["content"]
+    """The last user message, or the raw text."""
+    return body["prompt"] if "prompt" in body else body["messages"][-1]["content"]
 
 
 def by_question(answers, otherwise="I do not know"):

@@ -30,7 +30,7 @@ REFUSED = frozenset({401, 403, 404})  # no request to this endpoint can succeed
 
 
 class Endpoint:
-    """Chat completions of one served model."""
+    """Chat completions, or continuations of raw text, by one served model."""
 
     def __init__(self, url: str, *, concurrency: int = 64, timeout_s: float = 600.0) -> None:
         """Connect lazily, inside a running event loop; `ready` looks whether anybody is there.
@@ -96,10 +96,9 @@ class Endpoint:
     async def complete(self, prompt: Prompt) -> Answer:
         """See `Backend.complete`."""
         started = time.monotonic()
+        address = f"{self._url}/{'completions' if prompt.text else 'chat/completions'}"
         try:
-            async with self._client.post(
-                f"{self._url}/chat/completions", json=self._body(prompt)
-            ) as response:
+            async with self._client.post(address, json=self._body(prompt)) as response:
                 status, headers, body = response.status, response.headers, await response.read()
         except self._errors as error:
             raise RetryableError(f"{type(error).__name__} at {self._url}") from error
@@ -114,7 +113,7 @@ class Endpoint:
         try:
             return _answer(json.loads(body), time.monotonic() - started)
         except UNREADABLE as error:
-            raise RetryableError(f"the reply is no chat completion: {shown[:80]!r}") from error
+            raise RetryableError(f"the reply is no completion: {shown[:80]!r}") from error
 
     async def close(self) -> None:
         """Close all connections."""
@@ -124,14 +123,18 @@ class Endpoint:
         sampling = prompt.sampling
         body: Json = {
             "model": self._model,
-            "messages": [{"role": role, "content": text} for role, text in prompt.messages],
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "max_tokens": sampling.max_tokens,
             "seed": prompt.seed,
         }
-        if sampling.top_k is not None:
-            body["top_k"] = sampling.top_k
+        if prompt.text:
+            body["prompt"] = prompt.text
+        else:
+            body["messages"] = [{"role": r, "content": text} for r, text in prompt.messages]
+        for name in ("top_k", "min_p"):
+            if (value := getattr(sampling, name)) is not None:
+                body[name] = value
         if sampling.stop:
             body["stop"] = list(sampling.stop)
         if prompt.tools:
@@ -140,9 +143,9 @@ class Endpoint:
 
 
 def _answer(reply: Any, seconds: float) -> Answer:
-    """Read a chat completion; any surprise is an exception."""
+    """Read a chat completion or a continuation; any surprise is an exception."""
     choice = reply["choices"][0]
-    message = choice["message"]
+    message = choice["message"] if "message" in choice else {"content": choice["text"]}
     text = message.get("content")
     text = "" if text is None else text
     if not isinstance(text, str):

@@ -70,8 +70,8 @@ class LocalModel:
     async def _work(self) -> None:
         await asyncio.sleep(GATHER_S)
         while self._waiting:
-            first = self._waiting[0][0].sampling
-            same = [w for w in self._waiting if w[0].sampling == first][:BATCH]
+            kind = _kind(self._waiting[0][0])
+            same = [w for w in self._waiting if _kind(w[0]) == kind][:BATCH]
             self._waiting = [w for w in self._waiting if w not in same]
             try:
                 answers = await asyncio.to_thread(self._generate, [prompt for prompt, _ in same])
@@ -88,12 +88,12 @@ class LocalModel:
 
         started = time.monotonic()
         sampling = prompts[0].sampling
-        templated = bool(self._tokenizer.chat_template)  # a template writes the first token itself
         batch = self._tokenizer(
             [self._render(prompt) for prompt in prompts],
             return_tensors="pt",
             padding=True,
-            add_special_tokens=not templated,
+            # a template writes the first token itself
+            add_special_tokens=bool(prompts[0].text) or not self._tokenizer.chat_template,
         )
         batch = {k: v.to(self._model.device) for k, v in batch.items() if k != "token_type_ids"}
         read = batch["input_ids"].shape[1]
@@ -129,6 +129,8 @@ class LocalModel:
         return {"stop_strings": list(sampling.stop), "tokenizer": self._tokenizer}
 
     def _render(self, prompt: Prompt) -> str:
+        if prompt.text:
+            return prompt.text
         messages = [{"role": role, "content": text} for role, text in prompt.messages]
         if not self._tokenizer.chat_template:
             return "\n".join(text for _, text in prompt.messages)
@@ -158,6 +160,11 @@ class LocalModel:
         )
 
 
+def _kind(prompt: Prompt) -> tuple[Sampling, bool]:
+    """What the prompts of a batch have in common."""
+    return prompt.sampling, bool(prompt.text)
+
+
 def fingerprint(directory: Path) -> str:
     """What makes these weights themselves: name, size and time of change of every file."""
     files = sorted(p for p in directory.iterdir() if p.is_file())
@@ -166,10 +173,11 @@ def fingerprint(directory: Path) -> str:
 
 
 def _draws(sampling: Sampling, seeds: list[int], device: Any) -> Any:
-    """What turns logits into a draw by their maximum: temperature, top-k, top-p, then Gumbel noise of each row's own."""
+    """What turns logits into a draw by their maximum: temperature, top-k, top-p, min-p, then Gumbel noise of each row's own."""
     import torch
     from transformers.generation import (
         LogitsProcessorList,
+        MinPLogitsWarper,
         TemperatureLogitsWarper,
         TopKLogitsWarper,
         TopPLogitsWarper,
@@ -183,6 +191,8 @@ def _draws(sampling: Sampling, seeds: list[int], device: Any) -> Any:
         steps.append(TopKLogitsWarper(sampling.top_k))
     if sampling.top_p < 1:
         steps.append(TopPLogitsWarper(sampling.top_p))
+    if sampling.min_p:
+        steps.append(MinPLogitsWarper(sampling.min_p))
     streams = [torch.Generator(device).manual_seed(seed) for seed in seeds]
 
     def noisy(_: Any, scores: Any) -> Any:

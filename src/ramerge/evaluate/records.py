@@ -19,6 +19,7 @@ class Sampling:
         temperature: 0 is greedy.
         top_p: nucleus.
         top_k: None leaves it to the server; not part of OpenAI's protocol, so only sent when set.
+        min_p: likewise.
         max_tokens: most new tokens.
         stop: strings that end an answer (and are not part of it).
     """
@@ -26,6 +27,7 @@ class Sampling:
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int | None = None
+    min_p: float | None = None
     max_tokens: int = 2048
     stop: tuple[str, ...] = ()
 
@@ -35,16 +37,18 @@ class Prompt:
     """One request to a model.
 
     Attributes:
-        messages: (role, text) in order.
+        messages: (role, text) in order, for the model's chat template.
         sampling: how to answer.
         sample: 0, 1, ... where the same question is asked several times.
         tools: function descriptions for the model's own chat template, as a JSON list ("" for none).
+        text: raw text to continue, without a chat template; ``messages`` and ``tools`` are empty then.
     """
 
-    messages: tuple[tuple[str, str], ...]
+    messages: tuple[tuple[str, str], ...] = ()
     sampling: Sampling = Sampling()
     sample: int = 0
     tools: str = ""
+    text: str = ""
 
     @property
     def seed(self) -> int:
@@ -54,9 +58,9 @@ class Prompt:
     def key(self, model: str) -> str:
         """SHA-256 of the request as ``model`` gets it: equal requests have equal keys."""
         how = self.sampling
-        drawn = (how.temperature, how.top_p, how.top_k, how.max_tokens, how.stop)
-        text = json.dumps([model, self.messages, drawn, self.sample, self.tools])
-        return hashlib.sha256(text.encode()).hexdigest()
+        drawn = (how.temperature, how.top_p, how.top_k, how.min_p, how.max_tokens, how.stop)
+        parts = [model, self.messages, self.text, drawn, self.sample, self.tools]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
