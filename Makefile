@@ -50,10 +50,10 @@ test: $(VENV)/.test  ## the quick tests
 test-all: $(VENV)/.test  ## every test, minutes and downloads included
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-faults: $(VENV)/.test  ## the fault bench in full; its table goes into docs/reliability.md
+faults: $(VENV)/.test  ## the fault bench in full; its table goes into docs/evidence/reliability.md
 	rm -rf .faults && mkdir .faults
 	RAMERGE_FAULTS_RESULTS=$(CURDIR)/.faults $(BIN)/python -m pytest -n 2 --dist loadfile -m faults
-	$(BIN)/python tests/faults/report.py .faults docs/reliability.md
+	$(BIN)/python tests/faults/report.py .faults docs/evidence/reliability.md
 
 lint: $(VENV)/.dev  ## ruff, mypy strict, import-linter
 	$(BIN)/ruff check .

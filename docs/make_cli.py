@@ -1,4 +1,4 @@
-"""Write docs/cli.md and README's example from the program itself; tests check that they agree."""
+"""Write docs/reference/cli.md and README's example from the program itself; tests check that they agree."""
 
 from __future__ import annotations
 
@@ -94,6 +94,6 @@ def with_demo(page: str) -> str:
 
 if __name__ == "__main__":
     here = Path(__file__).parent
-    (here / "cli.md").write_text(reference(), encoding="utf-8")
+    (here / "reference" / "cli.md").write_text(reference(), encoding="utf-8")
     readme = here.parent / "README.md"
     readme.write_text(with_demo(readme.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Write docs/methods.md from the registry: `python docs/make_methods.py` (`make docs`)."""
+"""Write docs/reference/methods.md from the registry: `python docs/make_methods.py` (`make docs`)."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ def main() -> None:
     for title, names in groups:
         parts.append(f"## {title}\n")
         parts += [describe(name) + "\n" for name in names]
-    Path(__file__).with_name("methods.md").write_text("\n".join(parts), encoding="utf-8")
+    page = Path(__file__).parent / "reference" / "methods.md"
+    page.write_text("\n".join(parts), encoding="utf-8")
 
 
 if __name__ == "__main__":

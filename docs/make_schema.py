@@ -1,4 +1,4 @@
-"""Write docs/merge.schema.json, the JSON schema of merge files: `python docs/make_schema.py` (`make docs`)."""
+"""Write docs/reference/merge.schema.json, the JSON schema of merge files: `python docs/make_schema.py` (`make docs`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from ramerge.config.schema import json_schema
 from ramerge.methods.registry import METHODS
 
-PAGE = Path(__file__).with_name("merge.schema.json")
+PAGE = Path(__file__).parent / "reference" / "merge.schema.json"
 
 
 def text() -> str:

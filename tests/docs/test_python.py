@@ -1,4 +1,4 @@
-"""The examples of docs/python.md run as they stand, and reports show themselves in a line or a frame."""
+"""The examples of docs/guides/python.md run as they stand, and reports show themselves in a line or a frame."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import ramerge
 from ramerge.miniature.demo import write_demo_set
 
-PAGE = Path(__file__).parents[2] / "docs" / "python.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "python.md"
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pathlib import Path
 from ramerge.config.schema import json_schema
 from ramerge.methods.registry import METHODS
 
-PAGE = Path(__file__).parents[2] / "docs" / "merge.schema.json"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "merge.schema.json"
 
 
 def test_the_published_schema_is_the_code_s():

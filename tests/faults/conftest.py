@@ -1,4 +1,4 @@
-"""Fixtures of the fault bench; in full, every test leaves a row for docs/reliability.md."""
+"""Fixtures of the fault bench; in full, every test leaves a row for docs/evidence/reliability.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Put what the bench has measured into docs/reliability.md: `make faults` ends with it.
+"""Put what the bench has measured into docs/evidence/reliability.md: `make faults` ends with it.
 
 Usage: python tests/faults/report.py RESULTS_DIRECTORY PAGE
 """

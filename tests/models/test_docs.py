@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-PAGE = TESTS.parent / "docs" / "formats.md"
+PAGE = TESTS.parent / "docs" / "reference" / "formats.md"
 
 
 def test_tests_named_in_the_table_exist():

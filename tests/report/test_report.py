@@ -138,7 +138,9 @@ def test_threads_and_chunks_change_no_digit(models, report, threads):
 
 def test_json_is_what_the_schema_says(report):
     fastjsonschema = pytest.importorskip("fastjsonschema")
-    schema = json.loads((Path(__file__).parents[2] / "docs" / "probe.schema.json").read_text())
+    schema = json.loads(
+        (Path(__file__).parents[2] / "docs" / "reference" / "probe.schema.json").read_text()
+    )
     fastjsonschema.compile(schema)(json.loads(json.dumps(report.to_json())))
 
 
@@ -291,7 +293,7 @@ def test_every_code_of_a_notice_is_in_the_docs():
     source = "".join(p.read_text() for p in (root / "src" / "ramerge").rglob("*.py"))
     codes = set(re.findall(r'Notice\(\s*"([a-z-]+)"|harmony\.say\(\s*"([a-z-]+)"', source))
     codes = {a or b for a, b in codes}
-    page = (root / "docs" / "probe.md").read_text()
+    page = (root / "docs" / "guides" / "probe.md").read_text()
     assert len(codes) > 25
     assert [c for c in sorted(codes | set(HINTS)) if f"`{c}`" not in page] == []
     codes |= {"buffers-copied", "excluded", "consolidated-ignored", "weights-ignored"}  # in tables

@@ -28,7 +28,7 @@ little or nothing of the variation between agents; their p-values are too small.
 """
 PLANNED = """
 The four contrasts of the study's plan, on the mean of the three agents' tasks, methods as
-published; docs/lab.md says what was fixed when. The best baseline is taken by validation from the
+published; docs/evidence/lab.md says what was fixed when. The best baseline is taken by validation from the
 paper's, with task arithmetic at λ = 1 added. p-values are adjusted by Holm within a regime.
 *Reproduced* and *reversed*: the difference has, or has against it, the sign that the paper's claim
 needs, at adjusted p < 0.05. A lost contrast is a result.

@@ -134,7 +134,7 @@ def _backbone(rest: Array, beta_min: float, beta_max: float, *, family: bool) ->
 
 @whole_tensor(
     title="Gram merge",
-    reference="this project's study (docs/lab.md); a relative of arXiv 2212.09849",
+    reference="this project's study (docs/evidence/lab.md); a relative of arXiv 2212.09849",
     cost=COST,
 )
 def gram(

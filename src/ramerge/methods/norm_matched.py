@@ -76,7 +76,7 @@ class _Norms:
 @elementwise(
     rule=rules.sum_all,
     title="Norm-matched task arithmetic",
-    reference="the control of docs/lab.md",
+    reference="the control of docs/evidence/lab.md",
     masked=True,
     needs=(_Norms,),
     cost="two reads of the inputs (lengths, merge); memory of the chunk buffers",

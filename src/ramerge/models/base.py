@@ -36,7 +36,7 @@ class Extent:
 class Notice:
     """Something the user must be told about an input: never silent, never fatal by itself.
 
-    ``code`` is stable and greppable (`buffers-copied`, `prefix-stripped`, `consolidated-ignored` …); docs/probe.md lists
+    ``code`` is stable and greppable (`buffers-copied`, `prefix-stripped`, `consolidated-ignored` …); docs/guides/probe.md lists
     all. ``warning``: it may make the merge worse; the rest are decisions to know of.
     """
 

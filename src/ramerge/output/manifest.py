@@ -26,7 +26,7 @@ def manifest_bytes(
     """The manifest as it stands in the file.
 
     Args:
-        facts: everything about inputs and method, as docs/output.md lists it; kept in this order.
+        facts: everything about inputs and method, as docs/concepts/output.md lists it; kept in this order.
         output: all files but the manifest.
         tensors: CRC-32 of every tensor's bytes, in hex, so that a damaged one can be named.
     """

@@ -29,7 +29,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ProbeReport:
-    """What a probe found; ``data`` is the JSON object described in docs/probe.md and docs/probe.schema.json."""
+    """What a probe found; ``data`` is the JSON object described in docs/reference/probe.schema.json."""
 
     data: Json
 

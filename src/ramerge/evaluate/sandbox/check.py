@@ -46,7 +46,7 @@ async def self_check() -> None:
         if found.output.strip() != "held":
             raise SandboxError(
                 f"the sandbox does not hold: a program could {name} ({found.verdict}: {(found.output or found.why)[:80]!r})",
-                hint="model-written code is not run without a working bubblewrap; see docs/evaluate.md",
+                hint="model-written code is not run without a working bubblewrap; see docs/guides/evaluate.md",
             )
     slow = await run_program("import time; time.sleep(60)", "", Limits(seconds=0.3))
     forged = await run_tests("def f():\n    return 1", "assert f() == 2", LIMITS)
