@@ -89,6 +89,18 @@ def _unlike(agent: str, ours: TensorSpec, theirs: TensorSpec) -> MergeError | No
     return None
 
 
+def auxiliary_spec(agent: str, checkpoint: Checkpoint, spec: TensorSpec) -> TensorSpec:
+    """An agent's extra tensor (Fisher weights) for ``spec``, of the same shape; raises IncompatibleError."""
+    if spec.name not in checkpoint.names():
+        raise IncompatibleError(f"the auxiliary weights of agent `{agent}` lack `{spec.name}`")
+    extra = checkpoint.spec(spec.name)
+    if extra.shape != spec.shape:
+        raise IncompatibleError(
+            f"auxiliary tensor `{spec.name}` of agent `{agent}` is {list(extra.shape)}, not {list(spec.shape)}"
+        )
+    return extra
+
+
 def dtype_warnings(base: Checkpoint, agents: Mapping[str, Checkpoint]) -> list[Notice]:
     """Agents stored in another dtype than the base: their densities cannot be compared (SPEC 2)."""
     stored = main_dtype(base)

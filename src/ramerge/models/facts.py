@@ -89,6 +89,11 @@ def _unwrapped(name: str) -> str:
     return name
 
 
+def in_tower(name: str) -> bool:
+    """Whether a tensor belongs to a vision or audio tower, not to the language model."""
+    return _TOWER.search(name) is not None
+
+
 def is_buffer(spec: TensorSpec) -> bool:
     """Whether a tensor is state, not a parameter: copied from the base, left out of statistics.
 

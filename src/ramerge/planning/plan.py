@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ramerge._errors import ConfigError, IncompatibleError, MergeError, raise_problems
+from ramerge._errors import ConfigError, MergeError, raise_problems
 from ramerge._types import DType, Json, TensorSpec
 from ramerge.config import canonical, resolve
 from ramerge.config.job import Job, Slice
 from ramerge.fit import pairs as compat
+from ramerge.fit.complete import check_complete
 from ramerge.fit.configs import Findings, check_configs
 from ramerge.fit.harmonise import harmonise
 from ramerge.fit.inputs import Inputs
@@ -229,7 +230,8 @@ def plan(
     merged = {n: agents[n] for n in active}
     findings = _side_findings(job, base, merged)
     harmony = harmonise(base, merged, extra=job.extra, vocabulary=job.vocabulary)
-    raise_problems([*harmony.problems, *(p for f in findings for p in f.problems)])
+    incomplete = check_complete("the base", base, inputs.config)
+    raise_problems([*incomplete, *harmony.problems, *(p for f in findings for p in f.problems)])
     base, job_agents = harmony.base, harmony.agents
     pairing = compat.pair(base, job_agents)
     raise_problems(pairing.problems)
@@ -364,19 +366,8 @@ def _tensor(
         values=values,
         auxiliary=()
         if kept or copied
-        else tuple(_extra_spec(n, c, spec) for n, c in auxiliary.items()),
+        else tuple(compat.auxiliary_spec(n, c, spec) for n, c in auxiliary.items()),
     )
-
-
-def _extra_spec(agent: str, checkpoint: Checkpoint, spec: TensorSpec) -> TensorSpec:
-    if spec.name not in checkpoint.names():
-        raise IncompatibleError(f"the auxiliary weights of agent `{agent}` lack `{spec.name}`")
-    extra = checkpoint.spec(spec.name)
-    if extra.shape != spec.shape:
-        raise IncompatibleError(
-            f"auxiliary tensor `{spec.name}` of agent `{agent}` is {list(extra.shape)}, not {list(spec.shape)}"
-        )
-    return extra
 
 
 def scope_group(name: str, scope: str) -> str:
