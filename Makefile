@@ -8,7 +8,7 @@ DATA ?= bench-data
 MERGEKIT := benchmarks/.venv-mergekit
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-real test test-all faults parity lint format bench lab docs release-check clean
+.PHONY: help demo demo-real test test-all faults parity lint format bench lab docs site release-check clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -99,5 +99,9 @@ release-check: $(VENV)/.core  ## build sdist and wheel, check both, install each
 	  (cd .release-venv && bin/ramerge --version && bin/ramerge demo --out demo && bin/ramerge verify demo/merged); \
 	done; rm -rf .release-venv
 
+site: $(VENV)/.core  ## build the documentation site into site/; a warning or a broken link fails
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
 clean:  ## remove what the commands above have made
-	rm -rf $(VENV) $(MERGEKIT) .release-venv dist demo-out demo-real .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(MERGEKIT) .release-venv dist site demo-out demo-real .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
