@@ -21,7 +21,7 @@ def exact(text: str, gold: Sequence[str]) -> bool:
 
 
 def substring_published(text: str, gold: Sequence[str]) -> bool:
-    """As MemAgent's code scores: the first gold answer in the text, or the text in it. An empty text scores."""
+    """As MemAgent's code scores: the first gold answer in the text, or the text in it; also one of punctuation only."""
     given, wanted = normalised(text), normalised(gold[0])
     return wanted in given or given in wanted
 

@@ -3,7 +3,7 @@
 The context is built here: the documents that hold the answer, hidden among others in an order that the seed
 fixes. It is read as MemAgent does: in chunks of 5,000 tokens, each with the question and a memory of at
 most 1,024 tokens that the model rewrites; at the end the question is answered from the memory alone. Two
-scores: as MemAgent's code computes it, and strict (see `matching`).
+scores: ``published``, by the rule of MemAgent's code to the letter, and ``strict`` (see `matching`).
 """
 
 from __future__ import annotations
@@ -30,13 +30,18 @@ QUESTIONS = 128
 CHUNK_TOKENS = 5000
 SAMPLING = Sampling(temperature=0.7, top_p=0.95, max_tokens=1024)
 EMPTY = "No previous memory"
+MARKER = "the answer is"
+SPECIAL = (
+    "<｜Assistant｜>",
+    "<｜end▁of▁sentence｜>",
+)  # tokens that DeepSeek's models may leave in a reply
 
 READ = """You are presented with a problem, a section of an article that may contain the answer to the problem, \
 and a previous memory. Please read the provided section carefully and update the memory with the new information \
 that helps to answer the problem. Be sure to retain all relevant details from the previous memory while adding any \
 new, useful information.
 
-<problem>
+<problem>\x20
 {question}
 </problem>
 
@@ -51,9 +56,9 @@ new, useful information.
 Updated memory:
 """
 ANSWER = """You are presented with a problem and a previous memory. Please answer the problem based on the previous \
-memory. Let's think step by step. End with "Therefore, the answer is (insert answer here)".
+memory and format your response as follows "Therefore, the answer is (insert answer here)".
 
-<problem>
+<problem>\x20
 {question}
 </problem>
 
@@ -108,25 +113,43 @@ async def solve(question: str, gold: Sequence[str], sections: Sequence[str], ask
     for section in sections:
         text = READ.format(question=question, memory=memory, section=section)
         answer = await ask(Prompt((("user", text),), SAMPLING))
-        memory, cut = answer.final or EMPTY, cut or answer.truncated
+        memory, cut = after_thought(answer.text), cut or answer.truncated
     answer = await ask(
         Prompt((("user", ANSWER.format(question=question, memory=memory)),), SAMPLING)
     )
-    given = stated(answer.final)
+    published, strict = stated(answer.text), stated_anyhow(answer.final)
     return Score(
         {
-            "published": (float(substring_published(given, gold)), 1.0),
-            "strict": (float(substring_strict(given, gold)), 1.0),
+            "published": (float(bool(published) and substring_published(published, gold)), 1.0),
+            "strict": (float(substring_strict(strict, gold)), 1.0),
         },
-        prediction=given,
+        prediction=strict,
         flags=("truncated",) * (cut or answer.truncated),
     )
 
 
+def after_thought(text: str) -> str:
+    """What MemAgent reads of a reply: all behind the last ``</think>``, or the whole where there is none."""
+    return text.rpartition("</think>")[2].strip() if "</think>" in text else text
+
+
 def stated(text: str) -> str:
-    """What follows the last "the answer is"; the whole text where nothing does."""
-    at = text.lower().rfind("the answer is")
-    return text if at < 0 else text[at + len("the answer is") :].strip(" :\n")
+    """The answer by MemAgent's rule, "" where there is none, which scores 0.
+
+    It follows the last ``the answer is``, in these letters, once every ``*`` is gone; a reply that is empty
+    behind its reasoning is searched as a whole.
+    """
+    text = text.strip()
+    _, marker, answer = (after_thought(text) or text).replace("*", "").rpartition(MARKER)
+    for special in SPECIAL:
+        answer = answer.replace(special, "")
+    return answer.strip().strip(".").strip() if marker else ""
+
+
+def stated_anyhow(text: str) -> str:
+    """What follows the last ``the answer is`` in letters of any size; the whole text where nothing does."""
+    at = text.lower().rfind(MARKER)
+    return text if at < 0 else text[at + len(MARKER) :].strip(" :\n")
 
 
 def documents(row: Json) -> list[str]:
