@@ -19,6 +19,7 @@ from ramerge.models.base import OutputFile
 from ramerge.models.files import public_source
 from ramerge.models.memory import MemoryCheckpoint, MemorySink
 from ramerge.models.open import open_checkpoint
+from ramerge.output.base_card import kept_metadata
 from ramerge.output.card import model_card
 from ramerge.output.manifest import manifest_bytes
 from ramerge.output.staging import Staging
@@ -131,7 +132,7 @@ def merge(
             resumed = len(staging.finished)
             outcome, digests = _fill(plan, staging, count, chunk, progress)
             files["ramerge_config.yml"] = to_yaml(job, source=public_source).encode()
-            files["README.md"] = model_card(record.card_facts(plan, outcome)).encode()
+            files["README.md"] = model_card(_card_facts(plan, outcome)).encode()
             written = staging.commit(files, lambda output, tensors: manifest_bytes(
                 record.manifest_facts(plan, outcome, digests), output, tensors
             ))  # fmt: skip
@@ -156,6 +157,13 @@ def _fill(
     run = partial(executor.run, threads=count, on_error=hashes.abort)
     outcome = engine.merge(plan, staging, run=run, chunk=chunk, observe=hashes, progress=progress)
     return outcome, hashes.finish()
+
+
+def _card_facts(plan: Plan, outcome: Outcome) -> dict[str, Any]:
+    """What the model card is made of, the base's own card and architecture included."""
+    architectures = (plan.base.config or {}).get("architectures") or ()
+    kept = {"kept": kept_metadata(plan.base.directory), "architectures": architectures}
+    return {**record.card_facts(plan, outcome), **kept}
 
 
 def plan(

@@ -149,9 +149,9 @@ def test_errors_repeat_no_credentials(server, home, size, place, record):
 
 
 def prose(card):
-    """A card without its one block of code, in which markup is text."""
+    """A card without the merge file in it, in which markup is text, and without the fixed text below it."""
     fence = re.search(r"^(`{3,})yaml$", card, re.MULTILINE)
-    before, rest = card[: fence.start()], card[fence.end() :]
+    before, rest = card[: fence.start()], card[fence.end() :].partition("\n## Citation\n")[0]
     assert rest.count(f"\n{fence[1]}\n") == 1
     return before + rest.partition(f"\n{fence[1]}\n")[2]
 

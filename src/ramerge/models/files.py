@@ -22,6 +22,7 @@ from ramerge._errors import CorruptInputError, MergeError, SecurityError
 
 SMALL_FILE = 100_000_000  # bytes; larger JSON side files are not believed
 _BIDI = {"RLE", "LRE", "RLO", "LRO", "PDF", "RLI", "LRI", "FSI", "PDI"}
+_SNAPSHOT = re.compile(r"/models--([\w.-]+)/snapshots/([0-9a-f]{40})$")
 _SECRET = re.compile(r"(?<=//)[^/@\s]+@|\b(?:hf_|sk-|ghp_|gho_|AKIA)[A-Za-z0-9_-]{8,}")
 
 
@@ -52,11 +53,20 @@ def redacted(source: str) -> str:
 
 
 def public_source(source: str) -> str:
-    """A source as output may show it: Hub ids whole, of local paths the last part only."""
+    """A source as output may show it: Hub ids whole, of local paths the last part only, as the user wrote it.
+
+    A snapshot in a Hub cache is the model and commit that it holds: ``org/name@commit``.
+    """
     if " + " in source and not Path(source).exists():  # a stack of several models
         return " + ".join(map(public_source, source.split(" + ")))
     local = source.startswith((".", "/", "~")) or Path(source).exists()
-    return redacted(Path(source).resolve().name if local else source)
+    if not local:
+        return redacted(source)
+    path = os.path.abspath(Path(source).expanduser())  # noqa: PTH100 - Path.resolve would follow links
+    snapshot = _SNAPSHOT.search(path)
+    if snapshot is not None:
+        return redacted(f"{snapshot[1].replace('--', '/', 1)}@{snapshot[2]}")
+    return redacted(Path(path).name)
 
 
 def check_basename(name: str, where: str) -> None:

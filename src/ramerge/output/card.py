@@ -20,6 +20,29 @@ _PLAIN = re.compile(
 _SPECIAL = re.compile(r"([^\w\s/,;=?%'\"^+-]|_)")
 _INVISIBLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 
+SCALED = ", and λ scales the agent's unique elements"
+USAGE = """from transformers import AutoModelForCausalLM, AutoTokenizer
+
+# The directory of this file, or the repository's id on the Hub.
+place = "."
+tokenizer = AutoTokenizer.from_pretrained(place)
+model = AutoModelForCausalLM.from_pretrained(place, dtype="auto")
+"""
+CITATION = """## Citation
+
+RAM and RAM+, and the study of merging agents trained by reinforcement learning:
+
+```bibtex
+@article{yuan2026behavior,
+  title = {Behavior Knowledge Merge in Reinforced Agentic Models},
+  author = {Yuan, Xiangchi and Shi, Dachuan and Zhang, Chunhui and Liu, Zheyuan and
+            Yao, Shenglong and Vosoughi, Soroush and Lee, Wenke},
+  journal = {arXiv preprint arXiv:2601.13572},
+  year = {2026}
+}
+```
+"""
+
 
 class MethodLike(Protocol):
     """What the card says of a method."""
@@ -59,34 +82,34 @@ def model_card(facts: Mapping[str, Any]) -> str:
     Args:
         facts: ``base`` (source as it may be shown), ``agents`` (each with ``source`` and a
             ``summary`` like `SummaryLike`), ``method`` (like `MethodLike`), ``parameters``, and
-            ``config`` (YAML text that repeats the merge).
+            ``config`` (YAML text that repeats the merge); where the base has them, ``kept`` (front matter that
+            stays, as `base_card.kept_metadata` reads it) and ``architectures`` of its config.json.
     """
     base, agents, method = facts["base"], facts["agents"], facts["method"]
     sources = [base, *(a["source"] for a in agents)]
-    return f"""{_front_matter(sources, method.name)}
+    scaled = any(a["summary"].lam is not None for a in agents)
+    return f"""{_front_matter(sources, method.name, facts.get("kept", {}))}
 # Merge of {_count(len(agents), "agent")} into {escaped(base)}
 
-Made with [ramerge](https://pypi.org/project/ramerge/) by the method {method.title} \
-(`{method.name}`{_reference(method)}).
+Made with ramerge by the method {method.title} (`{method.name}`{_reference(method)}).
 
-| agent | source | dtype | density | unique | shared | ρ | λ | λ after rounding |
-|---|---|---|--:|--:|--:|--:|--:|--:|
-{_rows(agents)}
+{_table(agents, scaled=scaled)}
 
 Density is the share of elements that the agent changed. Unique elements were changed by this agent
-alone, shared ones by others too; ρ is shared / unique, and λ scales the agent's unique elements.
+alone, shared ones by others too; ρ is shared / unique{SCALED if scaled else ""}.
 
 Parameters: {_parameters(facts["parameters"])}
 
-## How to repeat it
+{_usage(facts.get("architectures", ()))}## How to repeat it
 
 Save this as `merge.yml`, with `base_model` and each `model` leading to the models named above, and
 run `ramerge merge merge.yml --out merged`:
 
 {_fenced(facts["config"], "yaml")}
 
-`ramerge_manifest.json` has the SHA-256 of every input and output file; `ramerge verify` compares.
-"""
+`ramerge_manifest.json` has the digest of every input and output file; `ramerge verify` compares.
+
+{CITATION}"""
 
 
 def escaped(text: object) -> str:
@@ -97,10 +120,11 @@ def escaped(text: object) -> str:
     return _SPECIAL.sub(lambda m: f"&#{ord(m[1])};", visible)
 
 
-def _front_matter(sources: Sequence[str], method: str) -> str:
+def _front_matter(sources: Sequence[str], method: str, kept: Mapping[str, Any]) -> str:
     """YAML for the Hub. Only what has the form of a Hub id is called a base model."""
     ids = [m[1] for s in sources if (m := _HUB_ID.fullmatch(s))]
-    head: dict[str, Any] = {"library_name": "transformers", "tags": ["merge", "ramerge", method]}
+    tags = {"tags": ["merge", "ramerge", method]}
+    head: dict[str, Any] = {"library_name": "transformers", **kept, **tags}
     if ids:
         head = {"base_model": list(dict.fromkeys(ids)), "base_model_relation": "merge", **head}
     return f"---\n{yaml.safe_dump(head, sort_keys=False)}---\n"
@@ -114,12 +138,16 @@ def _reference(method: MethodLike) -> str:
     return f", {method.reference}" if method.reference else ""  # our own words
 
 
-def _rows(agents: Sequence[Mapping[str, Any]]) -> str:
-    return "\n".join(_row(agent["source"], agent["summary"]) for agent in agents)
+def _table(agents: Sequence[Mapping[str, Any]], *, scaled: bool) -> str:
+    """A row per agent; the last two columns are for methods that have a λ."""
+    head = ["agent", "source", "dtype", "density", "unique", "shared", "ρ", "λ", "λ after rounding"]
+    rule = ["---"] * 3 + ["--:"] * 6
+    rows = [head, rule, *(_cells(agent["source"], agent["summary"]) for agent in agents)]
+    return "\n".join(f"| {' | '.join(row if scaled else row[:-2])} |" for row in rows)
 
 
-def _row(source: str, a: SummaryLike) -> str:
-    cells = (
+def _cells(source: str, a: SummaryLike) -> list[str]:
+    return [
         escaped(a.name),
         escaped(source),
         a.dtype,
@@ -129,8 +157,14 @@ def _row(source: str, a: SummaryLike) -> str:
         _number(a.rho),
         _number(a.lam),
         _number(a.lam_effective),
-    )
-    return f"| {' | '.join(cells)} |"
+    ]
+
+
+def _usage(architectures: Sequence[str]) -> str:
+    """How to load a language model; nothing for architectures that load otherwise."""
+    if not any(str(name).endswith("ForCausalLM") for name in architectures):
+        return ""
+    return f"## How to use it\n\n{_fenced(USAGE, 'python')}\n\n"
 
 
 def _number(value: float | None) -> str:
