@@ -18,7 +18,7 @@ INTRO = """# Command line
 Generated from `--help` by `make docs`.
 
 Results go to stdout, everything else (progress, warnings, errors) to stderr. The progress bar shows
-only on a terminal. `NO_COLOR` is obeyed. `--json` prints one JSON object. `--debug`, anywhere
+only on a terminal; in a log, a line every 30 seconds says how far a merge is. `NO_COLOR` is obeyed. `--json` prints one JSON object. `--debug`, anywhere
 on the line, shows the traceback behind an error.
 
 | exit code | meaning |

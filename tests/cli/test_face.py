@@ -60,8 +60,14 @@ def test_the_table_of_commands_names_real_functions():
         assert load(name).name == name or COMMANDS[name].attribute == "app"
 
 
-def test_version():
-    assert ramerge("--version").stdout == f"ramerge {__version__}\n"
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_version(option):
+    assert ramerge(option).stdout == f"ramerge {__version__}\n"
+
+
+@pytest.mark.parametrize("name", ["RAM+", "ram+", "ram_plus", "Ram-Plus"])
+def test_a_method_is_found_by_the_name_that_a_person_types(name):
+    assert ramerge("methods", name).stdout.startswith("RAM+ (ram_plus)")
 
 
 def test_no_arguments_is_help(capsys):

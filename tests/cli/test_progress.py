@@ -1,4 +1,4 @@
-"""The progress bar: bytes, rate and time left, on a terminal only, never on stdout."""
+"""The progress bar: bytes, rate and time left, on a terminal; lines in a log; never on stdout."""
 
 from __future__ import annotations
 
@@ -71,3 +71,33 @@ def test_without_a_terminal_it_is_silent(enabled):
         env=child_environment(),
     )
     assert (done.stdout, done.stderr) == ("result\n", "")
+
+
+LINES = """
+from types import SimpleNamespace
+from ramerge.cli import progress
+
+progress.LINE_S = {every}
+with progress.ProgressBar(enabled={enabled}) as bar:
+    for done in (1_000_000, 2_000_000):
+        bar(SimpleNamespace(phase="merge", done=done, total=4_000_000))
+"""
+
+
+@pytest.mark.parametrize(
+    ("every", "enabled", "lines"),
+    [
+        (0, True, ["progress: merge: 1.0 MB of 4.0 MB, 25%", "progress: merge: 2.0 MB of 4.0 MB, 50%"]),
+        (1e9, True, []),
+        (0, False, []),
+    ],
+)  # fmt: skip
+def test_in_a_log_a_line_says_how_far_it_is(every, enabled, lines):
+    done = subprocess.run(
+        [sys.executable, "-c", LINES.format(every=every, enabled=enabled)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=child_environment(),
+    )
+    assert done.stderr.splitlines() == lines

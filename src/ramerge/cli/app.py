@@ -120,7 +120,11 @@ def ramerge(
     version: Annotated[
         bool | None,
         typer.Option(
-            "--version", help="Print the version and exit.", callback=_show_version, is_eager=True
+            "--version",
+            "-V",
+            help="Print the version and exit.",
+            callback=_show_version,
+            is_eager=True,
         ),
     ] = None,
     debug: Annotated[

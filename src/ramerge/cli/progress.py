@@ -7,6 +7,8 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from ramerge.cli.render import say, size
+
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
@@ -15,19 +17,22 @@ if TYPE_CHECKING:
     from ramerge.run.chunks import Step
 
 REDRAW_S = 0.05
+LINE_S = 30.0
 PREPARING = "reading headers; the first run of a method also compiles its kernel"
 
 
 class ProgressBar:
-    """Use as a context manager and pass as ``progress=``. Silent when stderr is not a terminal.
+    """Use as a context manager and pass as ``progress=``. Writes a line every 30 s when stderr is not a terminal.
 
     Each phase has its own bar and its own clock: its time left follows from its own recent rate.
     Before the first step there is only a sign of life, as the first run of a method compiles its kernel.
     """
 
     def __init__(self, *, enabled: bool = True) -> None:
-        """Args: enabled: False keeps it silent on a terminal too (`--quiet`, `--json`)."""
+        """Args: enabled: False keeps it silent (`--quiet`, `--json`)."""
         self._show = enabled and sys.stderr.isatty()
+        self._lines = enabled and not self._show
+        self._line_at = time.monotonic() + LINE_S
         self._waiting: Status | None = None
         self._bar: Bar | None = None
         self._tasks: dict[str, TaskID] = {}
@@ -54,6 +59,9 @@ class ProgressBar:
     def __call__(self, step: Step) -> None:
         """Show ``step``; called from the engine after every chunk."""
         now = time.monotonic()
+        if self._lines and now >= self._line_at:
+            self._line_at = now + LINE_S
+            say("progress", _line(step))
         if self._waiting is None or (now < self._next and step.done < step.total):
             return
         self._next = now + REDRAW_S
@@ -64,6 +72,11 @@ class ProgressBar:
         if step.phase not in self._tasks:
             self._tasks[step.phase] = self._bar.add_task(step.phase, total=step.total)
         self._bar.update(self._tasks[step.phase], completed=step.done, total=step.total)
+
+
+def _line(step: Step) -> str:
+    share = step.done / max(step.total, 1)
+    return f"{step.phase}: {size(step.done)} of {size(step.total)}, {share:.0%}"
 
 
 def _new_bar() -> Bar:

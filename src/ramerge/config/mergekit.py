@@ -32,6 +32,7 @@ from ramerge.config.settings import did_you_mean, read_settings, without_effect
 from ramerge.config.tokenizer import read_chat_template, read_tokenizer
 from ramerge.config.vocabulary import Extra, Vocabulary
 from ramerge.config.yaml import Node, Where, from_value, read_file, read_text
+from ramerge.methods.names import lookup
 
 Tree = dict[str, Node]
 KEYS = (
@@ -123,11 +124,9 @@ def find_method(node: Node, methods: Methods) -> tuple[MethodInfo, str | None]:
         ConfigError: no such method.
     """
     name = fields.text(node, "`merge_method`")
-    if name in methods:
-        return methods[name], None
-    for info in methods.values():
-        if name in info.aliases:
-            return info, info.aliases[name]
+    info = lookup(name, methods)
+    if info is not None:
+        return info
     known = [*methods, *(alias for info in methods.values() for alias in info.aliases)]
     hint = did_you_mean(name.lower(), known, "`ramerge methods` lists them")
     raise node.error(f"unknown merge method `{name}`", hint=hint)

@@ -13,6 +13,7 @@ from ramerge.methods import selective as _selective
 from ramerge.methods import spherical as _spherical
 from ramerge.methods import task_arithmetic as _task_arithmetic
 from ramerge.methods.base import METHODS, Method
+from ramerge.methods.names import lookup
 
 __all__ = ["METHODS", "find"]
 _ = (
@@ -26,11 +27,9 @@ def find(name: str) -> tuple[Method, str | None]:
     Raises:
         ConfigError: no such method; the hint has the nearest name.
     """
-    if name in METHODS:
-        return METHODS[name], None
-    for method in METHODS.values():
-        if name in method.aliases:
-            return method, method.aliases[name]
+    method = lookup(name, METHODS)
+    if method is not None:
+        return method
     close = nearest(name.lower(), [*METHODS, *(a for m in METHODS.values() for a in m.aliases)])
     hint = f"did you mean `{close}`?" if close else "`ramerge methods` lists them"
     raise ConfigError(f"unknown merge method `{name}`", hint=hint)
