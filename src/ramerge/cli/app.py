@@ -29,6 +29,7 @@ COMMANDS = {
     "plan": Entry(
         "ramerge.cli.plan", "plan", "Show what a merge would do and every problem it would hit"
     ),
+    "init": Entry("ramerge.cli.init", "init", "Write a merge file for the models at hand"),
     "verify": Entry("ramerge.cli.verify", "verify", "Check a merged model against its manifest"),
     "methods": Entry(
         "ramerge.cli.methods", "methods", "List the merge methods, or one method's parameters"
