@@ -109,13 +109,15 @@ def test_people_s_own_solutions_of_humaneval_pass(tmp_path, step):
 
 
 def test_the_last_marked_block_is_the_program():
-    assert coding.code("```\na\n```\n```python\nb\n```\n```python\nc\n```") == "c\n"
-    assert coding.code("```\na\n```") == "a\n"
-    assert coding.code("a") == ""
+    assert coding.code("```python\na\n```\n```python\nb\n```\n```\nc\n```") == "b"
+    assert coding.code("```python print(1)```") == "print(1)"
+    assert coding.code("```\na\n```") is coding.code("```py\na\n```") is coding.code("a") is None
 
 
 def test_a_coding_row_without_tests_is_refused():
     with pytest.raises(CorruptInputError, match="no tests"):
         coding.problem({"question": "q"}, 512)
+    with pytest.raises(CorruptInputError, match="no tests"):
+        coding.problem({"question": "q", "test_input": [], "test_output": []}, 512)
     with pytest.raises(CorruptInputError, match="not Python"):
         coding.problem({"text": "q", "test_list": ["assert f(1 =="]}, 512)

@@ -420,7 +420,7 @@ def test_whatever_a_model_writes_is_scored(text):
     letters = iter(text)  # thoughts are cut out, and nothing is made up
     assert kind in {"answer", "search", "nothing"} and all(c in letters for c in content)
     problem = coding.Problem("t", (("", "assert f(1) == 1"),), Limits(), functional=True)
-    assert coding.code(text) in text
+    assert (coding.code(text) or "") in text
     coding._generated(text, problem)
     coding._generated(text, replace(problem, functional=False))
     for name, (arguments, _, _) in INSTRUCTIONS.items():
