@@ -4,20 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ramerge.methods.groups import grouped
 from ramerge.methods.registry import METHODS
-
-ORDER = [
-    ("The RAM family", ["ram", "ram_plus", "ram_soft", "unique_only", "shared_only", "norm_matched"]),
-    (
-        "Task vectors, element by element",
-        [
-            "task_arithmetic", "ties", "dare_linear", "dare_ties", "breadcrumbs", "breadcrumbs_ties", "della_linear",
-            "della", "sce", "localize_stitch", "consensus",
-        ],
-    ),
-    ("Averages and interpolations", ["linear", "fisher", "slerp", "nuslerp", "multislerp", "karcher", "model_stock", "nearswap", "arcee_fusion", "passthrough"]),
-    ("Whole matrices", ["iso_c", "tsv_m", "res_merge", "gram"]),
-]  # fmt: skip
 
 HEAD = """# Methods
 
@@ -41,7 +29,7 @@ def describe(name: str) -> str:
     lines = [
         f"### `{name}`: {m.title}",
         "",
-        m.doc.replace("\n", "\n"),
+        m.doc.replace("``", "`"),
         "",
         f"*Reference*: {m.reference}. *Cost*: {m.cost}.",
     ]
@@ -75,11 +63,8 @@ def describe(name: str) -> str:
 
 def main() -> None:
     """Write the page."""
-    listed = {name for _, names in ORDER for name in names}
-    rest = sorted(set(METHODS) - listed)
-    groups = [*ORDER, ("Others", rest)] if rest else ORDER
     parts = [HEAD]
-    for title, names in groups:
+    for title, names in grouped(METHODS):
         parts.append(f"## {title}\n")
         parts += [describe(name) + "\n" for name in names]
     page = Path(__file__).parent / "reference" / "methods.md"

@@ -12,6 +12,7 @@ from ramerge import __version__
 from ramerge._errors import IncompatibleError, MergeError, ProblemsError
 from ramerge.cli.app import COMMANDS, available, load, run
 from ramerge.cli.errors import guarded
+from ramerge.methods.registry import METHODS
 
 HEAVY = (
     "numba",
@@ -190,3 +191,11 @@ def test_a_closed_pipe_is_no_complaint():
 
 def test_colour_only_on_a_terminal_and_never_with_no_color():
     assert "\x1b" not in ramerge("mrege", FORCE_COLOR="1").stderr
+
+
+def test_methods_are_listed_in_groups_without_markup():
+    listed = ramerge("methods").stdout
+    titles = [line for line in listed.splitlines() if line and not line.startswith(" ")]
+    assert titles[0] == "The RAM family" and titles[-1] == "Controls"
+    assert [name for name in METHODS if f"\n  {name} " not in listed] == []
+    assert "``" not in listed + ramerge("methods", "fisher").stdout

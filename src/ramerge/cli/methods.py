@@ -24,6 +24,7 @@ def methods(name: Name = None, *, as_json: opt.AsJson = False) -> None:
 
     Example: ramerge methods ram_plus
     """
+    from ramerge.methods.groups import grouped
     from ramerge.methods.registry import METHODS, find
 
     if name is not None:
@@ -35,12 +36,15 @@ def methods(name: Name = None, *, as_json: opt.AsJson = False) -> None:
     elif as_json:
         emit_json({name: to_json(METHODS[name]) for name in sorted(METHODS)})
     else:
-        typer.echo(columns([(name, METHODS[name].summary) for name in sorted(METHODS)]))
+        width = max(map(len, METHODS))
+        for title, names in grouped(METHODS):
+            rows = [(name.ljust(width), _plain(METHODS[name].summary)) for name in names]
+            typer.echo(f"{title}\n{_indented(columns(rows))}\n")
 
 
 def describe(method: Method) -> str:
     """Everything about a method that its user may want to know, as text."""
-    parts = [f"{method.title} ({method.name})\n{method.reference}", method.doc]
+    parts = [f"{method.title} ({method.name})\n{method.reference}", _plain(method.doc)]
     rows = [("parameter", "default", "range", "meaning")]
     rows += [
         (p.name, _default(p), p.range, p.meaning + ("; may differ by agent" if p.per_agent else ""))
@@ -95,6 +99,11 @@ def _default(parameter: Parameter) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return f"{value:g}".replace("e-0", "e-") if isinstance(value, float) else str(value)
+
+
+def _plain(text: str) -> str:
+    """A docstring's text for a terminal: its double back-ticks are single ones."""
+    return text.replace("``", "`")
 
 
 def _indented(text: str) -> str:
