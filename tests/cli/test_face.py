@@ -103,7 +103,7 @@ def test_no_arguments_is_help(capsys):
         (
             ["merge", "--base", "b", "--agent", "a"],
             "missing option '--out' / '-o'",
-            "`ramerge merge --help` lists what it takes",
+            "name the output directory with --out DIR",
         ),
     ],
 )

@@ -188,8 +188,25 @@ def test_short_names_of_dtypes(models, given, meant, tmp_path):
 
 
 def test_methods_in_capitals_are_recognised(models, capsys):
-    assert run(["plan", *flags(models, "coder"), "--method", "TIES"]) == 2
-    assert "did you mean `ties`" in capsys.readouterr().err
+    assert run(["plan", *flags(models, "coder"), "--method", "TIES"]) == 0
+    assert "method       ties (" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["m.yml", "out"], "--out"),
+        (["m.yml"], "name the output directory"),
+        (["m.yml", "--out", "x", "--cuda"], "limited by the disk"),
+        (["m.yml", "--out", "x", "--lazy-unpickle"], "--allow-pickle"),
+        (["m.yml", "--out", "x", "--out-shard-size", "5B"], "--shard-size 5GB"),
+        (["m.yml", "--out", "x", "--set", "r", "=", "0.2"], "no spaces around `=`"),
+        (["--base", "b", "--agent", "a", "b", "c", "--out", "x"], "repeat --agent"),
+    ],
+)
+def test_habits_from_mergekit_are_answered_with_what_to_write(words, hint, capsys):
+    assert run(["merge", *words]) == 2
+    assert hint in capsys.readouterr().err.partition("hint:")[2]
 
 
 @pytest.mark.parametrize(

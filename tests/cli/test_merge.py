@@ -246,7 +246,7 @@ def test_verify_of_a_directory_that_ramerge_did_not_write_is_10(models, capsys):
 def test_methods_print_each_parameter_with_meaning_default_and_range(capsys):
     assert run(["methods"]) == 0
     assert {"ram", "ram_plus", "ram_soft"} <= {
-        line.split()[0] for line in capsys.readouterr().out.splitlines()
+        line.split()[0] for line in capsys.readouterr().out.splitlines() if line
     }
     assert run(["methods", "ramplus_tl", "--json"]) == 0
     method = json.loads(capsys.readouterr().out)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 from ramerge._errors import MergeError, ProblemsError
+from ramerge.cli.answers import answer
 from ramerge.cli.render import emit_json, say
 
 if TYPE_CHECKING:
@@ -93,7 +94,8 @@ def explain_failure(error: Exception) -> int:
         context = getattr(error, "ctx", None)
         path = "ramerge" if context is None else context.command_path
         message = usage().rstrip(".")
-        say("error", message[:1].lower() + message[1:], hint=f"`{path} --help` lists what it takes")
+        hint = answer(message, path) or f"`{path} --help` lists what it takes"
+        say("error", message[:1].lower() + message[1:], hint=hint)
         return 2
     if isinstance(error, OSError) and error.strerror:
         where = f" `{error.filename}`" if error.filename else ""
