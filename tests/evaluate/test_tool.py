@@ -131,6 +131,29 @@ def test_tool_gold_and_wrong(tmp_path, form):
     assert set(scores(found).values()) == {0.0}
 
 
+def test_the_prompt_is_the_wheel_s_own():
+    wheel = pytest.importorskip("bfcl_eval.constants.default_prompts")
+    from ramerge.evaluate.suites import tool
+
+    style = wheel.PROMPT_STYLE_TEMPLATES["classic"]
+    called = style["tool_call_no_tag"].format(
+        output_format=wheel.OUTPUT_FORMAT_MAPPING["python"],
+        param_types=wheel.PARAM_TYPE_MAPPING["python"],
+    )
+    listed = style["available_tools"].format(
+        format="json", functions=json.dumps([FUNCTION], indent=4)
+    )
+    whole = wheel.PROMPT_TEMPLATE_MAPPING["plaintext"].format(
+        persona=style["persona"],
+        task=style["task"],
+        tool_call_format=called,
+        multiturn_behavior=style["multiturn_behavior"],
+        available_tools=listed,
+    )
+    asked = {"question": [[{"role": "user", "content": "hi"}]], "function": [FUNCTION]}
+    assert tool.prompt(asked, "prompt").messages == (("system", whole), ("user", "hi"))
+
+
 WRONG_BY_ITSELF = {
     "parallel_multiple_12",  # gold has a parameter that the function has not
     "parallel_multiple_26",  # the same

@@ -45,7 +45,7 @@ PIN = "bfcl-eval==2026.3.23"
 INSTALL = f"pip install 'ramerge[eval]' && pip install --no-deps {PIN}"
 TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": "string"}
 
-PROMPT = """You are an expert in composing functions. You are given a question and a set of possible functions. \
+PROMPT = """You are an expert in composing functions.You are given a question and a set of possible functions. \
 Based on the question, you will need to make one or more function/tool calls to achieve the purpose. \
 If none of the functions can be used, point it out. If the given question lacks the parameters required by the \
 function, also point it out.
@@ -56,7 +56,11 @@ If you decide to invoke any of the function(s), you MUST put it in the format of
 [func_name1(params_name1=params_value1, params_name2=params_value2...), func_name2(params)].  \
 You SHOULD NOT include any other text in the response.
 
-Here is a list of functions in JSON format that you can invoke.
+At each turn, you should try your best to complete the tasks requested by the user within the current turn. Continue \
+to output functions to call until you have fulfilled the user's request to the best of your ability. Once you have no \
+more functions to call, the system will consider the current turn complete and proceed to the next turn or task.
+
+Here is a list of functions in json format that you can invoke.
 {functions}
 """
 TOOLRL = """You are a helpful assistant that can use tools. Tools, one JSON object a line:
