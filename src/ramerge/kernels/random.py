@@ -9,7 +9,10 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
+from numba import njit
 from numba.extending import register_jitable
+
+from ramerge.kernels.codec import JIT
 
 
 def stream_key(seed: int, agent: int, tensor: str) -> int:
@@ -27,6 +30,18 @@ def uniform_bits(key, index):
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.uint32((z ^ (z >> np.uint64(31))) >> np.uint64(32))
+
+
+@njit(**JIT)
+def uniform(key, out):
+    """The first random numbers of a stream, evenly spread over [0, 1).
+
+    Args:
+        key: uint64, see `stream_key`.
+        out: float64 ``[n]``, filled; entry i belongs to element i.
+    """
+    for i in range(out.size):
+        out[i] = np.float64(uniform_bits(key, i)) / 4294967296.0
 
 
 def threshold(probability: float) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge._signature import Doc, Ge, Gt, Le, PerAgent, PerTensor
-from ramerge.kernels.random import stream_key
+from ramerge.kernels.random import stream_key, uniform
 from ramerge.methods.base import EACH, Weight, whole_tensor
 from ramerge.methods.task_arithmetic import Agreeing, Density, Lambda, Normalize, Rescale, Seed
 
@@ -99,18 +99,11 @@ def _magprune(
     ranks = np.argsort(np.argsort(rows, axis=1, kind="stable"), axis=1, kind="stable")
     spread = ranks / max(rows.shape[1] - 1, 1) * 2 * epsilon - epsilon
     keep = np.clip(density + spread, 0.0, 1.0).reshape(tau.shape)
-    stays = _uniform(stream_key(seed, agent, name), tau.size).reshape(tau.shape) < keep
+    draws = np.empty(tau.size)
+    uniform(np.uint64(stream_key(seed, agent, name)), draws)
+    stays = draws.reshape(tau.shape) < keep
     scaled = tau / np.where(keep > 0, keep, 1.0).astype(tau.dtype) if rescale else tau
     return np.where(stays, scaled, tau.dtype.type(0))
-
-
-def _uniform(key: int, n: int) -> Array:
-    """The stream of `kernels.random` as float64 in [0, 1)."""
-    with np.errstate(over="ignore"):
-        z = np.uint64(key) + np.arange(1, n + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return ((z ^ (z >> np.uint64(31))) >> np.uint64(32)).astype(np.float64) / 2.0**32
 
 
 def _pruned(
